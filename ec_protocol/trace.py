@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records every protocol action for validation against the TLA+ spec (EC-1.3).
+
+Off by default: every object that can be traced has ``trace = None`` and pays one
+comparison per move. When on, an action collects the lifecycle events it fired
+and the spec variables of every object it touched, and becomes one NDJSON line::
+
+    {"seq": 7, "t": 12.5, "node": "consumer", "action": "ReadDone",
+     "args": {"attempt": 3}, "fired": [{"lifecycle": "read", "id": 3,
+     "event": "read_done", "guards": ["in_lease"], "from": "reading",
+     "to": "done"}, …], "vars": {"read:3": {…}, "entry:9": {…}, "tier": {…}}}
+
+``vars`` holds the complete record of each touched object, so that the whole
+state follows from the lines before. Not thread-safe; the tier's lock guards it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ec_protocol.dispatch import DISPATCH
+from ec_protocol.errors import LocalProtocolError, TraceError
+from ec_protocol.lifecycle import load_actions
+
+TRACE_VERSION = 1
+
+
+class Trace:
+    """Collects actions and hands each finished one to a sink.
+
+    Args:
+        node: Name of this process in merged traces.
+        clock: Returns seconds of the clock that the caller passes as ``now``.
+        sink: Called with each finished record, in order.
+    """
+
+    def __init__(
+        self, node: str, clock: Callable[[], float], sink: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self.node = node
+        self.clock = clock
+        self.sink = sink
+        self.seq = 0
+        self._fired: list[dict[str, Any]] = []
+        self._vars: dict[str, Any] = {}
+
+    def fired(
+        self,
+        lifecycle: str,
+        object_id: int | str,
+        event: str,
+        guards: int,
+        before: str,
+        after: str,
+    ) -> None:
+        """Note one lifecycle move of the action under way."""
+        held = [g for g, bit in DISPATCH[lifecycle].bits.items() if guards & bit]
+        self._fired.append(
+            {
+                "lifecycle": lifecycle,
+                "id": object_id,
+                "event": event,
+                "guards": held,
+                "from": before,
+                "to": after,
+            }
+        )
+
+    def touch(self, key: str, variables: Mapping[str, Any]) -> None:
+        """Note the spec variables of an object after the move."""
+        self._vars[key] = dict(variables)
+
+    def action(self, name: str, **args: Any) -> None:
+        """Close the action under way and hand it to the sink.
+
+        Raises:
+            LocalProtocolError: The action is not in the table, or it fired an
+                event that the table does not list for it.
+        """
+        known = load_actions().get(name)
+        if known is None:
+            raise LocalProtocolError(f"trace: unknown action {name!r}", clause="EC-1.3")
+        for item in self._fired:
+            full = f"{item['lifecycle']}.{item['event']}"
+            if full not in known.fires:
+                raise LocalProtocolError(
+                    f"trace: action {name} fired {full}, which its table row does not list",
+                    clause="EC-1.3",
+                )
+        record = {
+            "seq": self.seq,
+            "t": self.clock(),
+            "node": self.node,
+            "action": name,
+            "args": args,
+            "fired": self._fired,
+            "vars": self._vars,
+        }
+        self.seq += 1
+        self._fired, self._vars = [], {}
+        self.sink(record)
+
+
+class NdjsonSink:
+    """Writes records to a file, one JSON object a line, first a header line.
+
+    Raises:
+        TraceError: The file cannot be opened; the message names it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self._file: IO[str] | None = open(self.path, "w", encoding="utf-8")  # noqa: SIM115
+        except OSError as exc:
+            raise TraceError(f"trace file {self.path}: {exc.strerror}; name a writable file") from exc
+        self._file.write(json.dumps({"trace_version": TRACE_VERSION}) + "\n")
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        """Flush and close; later records are dropped. May be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The records of a trace file.
+
+    Raises:
+        TraceError: Not a trace, another version, or a damaged line (the message
+            names the line).
+    """
+    try:
+        file = open(path, encoding="utf-8")  # noqa: SIM115
+    except OSError as exc:
+        raise TraceError(f"trace file {path}: {exc.strerror}") from exc
+    with file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+            except ValueError as exc:
+                raise TraceError(f"trace file {path}, line {number}: not JSON: {exc}") from exc
+            if not isinstance(record, dict):
+                raise TraceError(f"trace file {path}, line {number}: expected an object")
+            if number == 1:
+                if record.get("trace_version") != TRACE_VERSION:
+                    raise TraceError(
+                        f"trace file {path}: trace_version {record.get('trace_version')!r}, "
+                        f"this program reads {TRACE_VERSION}"
+                    )
+                continue
+            yield record
