@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer: answers XferReqs with pins that last one lease.
+
+Only servable entries are granted (ServeReadyOnly). A grant belongs to one attempt
+and is released by that attempt's own completion notice or by the end of its
+lease; nothing else releases it (AttemptIdentity). One peer can pin a bounded
+share of the region only, so a peer that asks for everything and completes
+nothing cannot pin the tier solid.
+
+Pump thread, under the tier's lock. Never raises because of what a peer sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any, Final
+
+from ec_protocol import wire
+from ec_protocol.dispatch import GRANT
+from ec_protocol.entry import Entry
+from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.tier import EncodingTier
+from ec_protocol.timing import Timing
+from ec_protocol.wire import XferAck, XferReq, XferStatus
+
+_NAMED: Final = GRANT.mask("names_this_attempt")
+#: For how many leases a key without an attempt id stays ambiguous after a grant
+#: on it ended without a notice: the notice may still be on its way.
+_AMBIGUOUS_LEASES: Final = 10
+
+
+class Grant:
+    """One pin for one attempt.
+
+    Attributes:
+        grant_id: Unique in the table for ever.
+        key: The completion notice that ends it.
+        identity: Control-plane identity of the peer, for its quota.
+        entry: What is pinned.
+        expires_at: End of the lease.
+        attempt_id: The attempt, or None for a peer that does not name attempts.
+        state: State of the grant lifecycle.
+    """
+
+    __slots__ = ("attempt_id", "entry", "expires_at", "grant_id", "identity", "key", "state")
+
+    def __init__(
+        self,
+        grant_id: int,
+        key: bytes,
+        identity: bytes,
+        entry: Entry,
+        expires_at: float,
+        attempt_id: int | None,
+    ) -> None:
+        self.grant_id = grant_id
+        self.key = key
+        self.identity = identity
+        self.entry = entry
+        self.expires_at = expires_at
+        self.attempt_id = attempt_id
+        self.state = GRANT.initial
+
+    def variables(self) -> dict[str, Any]:
+        """The grant's spec variables, for traces."""
+        return {
+            "state": self.state,
+            "entry": self.entry.entry_id,
+            "attempt": self.attempt_id,
+            "expires_at": self.expires_at,
+        }
+
+
+class ProducerGrants:
+    """Every outstanding grant of one region.
+
+    Args:
+        tier: The region's tier.
+        timing: ``lease_s`` is used.
+        compat_hash: ``wire.compatibility_hash`` of this process.
+        incarnation: This process's own number; another one after every restart.
+        base_addr: Address of block 0, as registered with the data plane.
+        agent_metadata: The data plane agent's metadata; set by the pump once the
+            agent exists. Requests before that are answered NACK_NOT_READY.
+        peer_quota: Share of the region one peer may pin, 0 to 1; its first grant
+            is always allowed.
+    """
+
+    def __init__(
+        self,
+        tier: EncodingTier,
+        *,
+        timing: Timing,
+        compat_hash: str,
+        incarnation: str,
+        base_addr: int,
+        agent_metadata: bytes = b"",
+        peer_quota: float = 0.5,
+    ) -> None:
+        self.tier = tier
+        self.timing = timing
+        self.compat_hash = compat_hash
+        self.incarnation = incarnation
+        self.base_addr = base_addr
+        self.agent_metadata = agent_metadata
+        self.quota_blocks = int(tier.num_blocks * peer_quota)
+        self.counters: Counter[str] = Counter()
+        self._grants: dict[int, Grant] = {}
+        self._by_key: dict[bytes, list[Grant]] = {}
+        self._ambiguous: dict[bytes, float] = {}
+        self._peer_blocks: Counter[bytes] = Counter()
+        self._ids = itertools.count(1)
+        self._old_descriptor = b""
+
+    @property
+    def open_grants(self) -> int:
+        """Outstanding grants: while there are any the data plane must be progressed."""
+        return len(self._grants)
+
+    def count(self, counter: str) -> None:
+        """Count something the pump saw, such as a malformed frame."""
+        self.counters[counter] += 1
+
+    # ------------------------------------------------------------------ requests
+    def on_request(self, identity: bytes, req: XferReq, now: float) -> XferAck:
+        """Answer one request (EC-8.4, EC-5.4).
+
+        Args:
+            identity: Control-plane identity of the peer.
+            req: The decoded request.
+            now: Seconds.
+
+        Returns:
+            The ack to send.
+        """
+        status, entry = self._judge(identity, req)
+        key = wire.notice(req.session_id, req.mm_hash)
+        if status is XferStatus.OK and entry is not None:
+            known = self._by_key.get(key, ())
+            if req.attempt_id is not None and known:
+                # The same request again: same pin, and only what is left of its lease.
+                self.counters["duplicate_requests"] += 1
+                left = max(0.0, known[0].expires_at - now)
+                return self._ok(req, known[0].entry, left)
+            grant = self._grant(identity, key, req, entry, now)
+            self.counters["grants"] += 1
+            return self._ok(req, grant.entry, self.timing.lease_s)
+        self.counters[status.name.lower()] += 1
+        return XferAck(
+            mm_hash=req.mm_hash,
+            status=int(status),
+            session_id=req.session_id,
+            attempt_id=req.attempt_id,
+            incarnation=self.incarnation if req.attempt_id is not None else "",
+        )
+
+    def _judge(self, identity: bytes, req: XferReq) -> tuple[XferStatus, Entry | None]:
+        if req.connector_version not in (0, *wire.VERSIONS):
+            return XferStatus.NACK_VERSION, None
+        if req.compatibility_hash != self.compat_hash:
+            return XferStatus.NACK_INCOMPAT, None
+        if not req.session_id or ":" in req.session_id:
+            # Without a session the notice could not name the attempt; with a colon
+            # two different attempts could have the same notice.
+            self.counters["bad_session_ids"] += 1
+            return XferStatus.NACK_INTERNAL, None
+        entry = self.tier.get(req.mm_hash)
+        if entry is None:
+            return XferStatus.NACK_MISSING, None
+        if not entry.servable or not self.agent_metadata:
+            return XferStatus.NACK_NOT_READY, None
+        held = self._peer_blocks[identity]
+        if held and held + entry.num_blocks > self.quota_blocks:
+            self.counters["over_quota"] += 1
+            return XferStatus.NACK_NOT_READY, None
+        return XferStatus.OK, entry
+
+    def _grant(
+        self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float
+    ) -> Grant:
+        """Action ``Grant``."""
+        grant = Grant(
+            next(self._ids), key, identity, entry, now + self.timing.lease_s, req.attempt_id
+        )
+        self.tier.pin(entry, ("grant", grant.grant_id))
+        self._grants[grant.grant_id] = grant
+        same_key = self._by_key.setdefault(key, [])
+        same_key.append(grant)
+        if len(same_key) > 1:
+            self._ambiguous[key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
+        self._peer_blocks[identity] += entry.num_blocks
+        self._record(grant, "Grant")
+        return grant
+
+    def _ok(self, req: XferReq, entry: Entry, lease_s: float) -> XferAck:
+        if req.attempt_id is not None:
+            return XferAck(
+                mm_hash=req.mm_hash,
+                status=int(XferStatus.OK),
+                session_id=req.session_id,
+                agent_metadata=self.agent_metadata,
+                attempt_id=req.attempt_id,
+                lease_s=lease_s,
+                incarnation=self.incarnation,
+                base_addr=self.base_addr,
+                block_size=self.tier.block_size_bytes,
+                extents=list(entry.extents),
+                nbytes=entry.nbytes,
+            )
+        if not self._old_descriptor:
+            self._old_descriptor = wire.mem_descriptor(
+                self.base_addr, self.tier.num_blocks, self.tier.block_size_bytes
+            )
+        return XferAck(
+            mm_hash=req.mm_hash,
+            status=int(XferStatus.OK),
+            session_id=req.session_id,
+            src_block_indices=[
+                block for start, count in entry.extents for block in range(start, start + count)
+            ],
+            agent_metadata=self.agent_metadata,
+            mem_descriptor=self._old_descriptor,
+        )
+
+    # -------------------------------------------------------------- ends of grants
+    def on_notice(self, notice: bytes, now: float) -> None:
+        """A completion notice came over the data plane (EC-5.5).
+
+        A notice that names no outstanding grant, or could mean more than one, is
+        counted and changes nothing: the lease ends the grant.
+        """
+        grants = self._by_key.get(notice)
+        if not grants:
+            self.counters["stale_notices"] += 1
+            return
+        grant = grants[0]
+        named = len(grants) == 1 and notice not in self._ambiguous
+        try:
+            self._end(grant, "complete", _NAMED if named else 0)
+        except RemoteProtocolError:
+            self.counters["ambiguous_notices"] += 1
+            return
+        self.counters["completed"] += 1
+        self._record(grant, "Complete")
+
+    def tick(self, now: float) -> None:
+        """End the leases that are over."""
+        for grant in [g for g in self._grants.values() if g.expires_at <= now]:
+            self._expire(grant, now)
+        for key in [k for k, until in self._ambiguous.items() if until <= now]:
+            if key not in self._by_key:
+                del self._ambiguous[key]
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do next."""
+        return min((grant.expires_at for grant in self._grants.values()), default=None)
+
+    def shutdown(self, now: float) -> None:
+        """End every grant: the region is about to go away."""
+        for grant in list(self._grants.values()):
+            self._expire(grant, now)
+
+    def _expire(self, grant: Grant, now: float) -> None:
+        self._end(grant, "expire", 0)
+        self.counters["expired"] += 1
+        if grant.attempt_id is None:
+            self._ambiguous[grant.key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
+        self._record(grant, "Expire")
+
+    def _end(self, grant: Grant, event: str, guards: int) -> None:
+        before = grant.state
+        grant.state = GRANT.fire(before, event, guards).state
+        if self.tier.trace is not None:
+            self.tier.trace.fired("grant", grant.grant_id, event, guards, before, grant.state)
+        del self._grants[grant.grant_id]
+        same_key = self._by_key[grant.key]
+        same_key.remove(grant)
+        if not same_key:
+            del self._by_key[grant.key]
+        self._peer_blocks[grant.identity] -= grant.entry.num_blocks
+        if not self._peer_blocks[grant.identity]:
+            del self._peer_blocks[grant.identity]
+        self.tier.unpin(grant.entry, ("grant", grant.grant_id))
+
+    def _record(self, grant: Grant, action: str) -> None:
+        if self.tier.trace is not None:
+            self.tier.trace.touch(f"grant:{grant.grant_id}", grant.variables())
+            self.tier.trace.action(
+                action,
+                grant=grant.grant_id,
+                mm_hash=grant.entry.mm_hash,
+                attempt=grant.attempt_id,
+            )
