@@ -171,9 +171,7 @@ class CopyTable:
             )
         all_landed = copy.all_landed and landed
         last = len(copy.waiting) == 1
-        self._move(
-            copy, "report", (_LAST_RANK if last else 0) | (_ALL_LANDED if all_landed else 0)
-        )
+        self._move(copy, "report", (_LAST_RANK if last else 0) | (_ALL_LANDED if all_landed else 0))
         copy.waiting.discard(rank)
         copy.all_landed = all_landed
         if last:

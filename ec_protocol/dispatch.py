@@ -59,11 +59,11 @@ class Dispatcher:
                 for t in transitions:
                     care = want = 0
                     for condition in t.conditions:
-                        bit = self.bits[condition.func]
+                        bit = self.bits[str(condition.func)]
                         care |= bit
                         want |= bit if condition.target else 0
-                    effect = t.after[0].removeprefix(EFFECT_PREFIX) if t.after else ""
-                    rows.append((care, want, Step(t.dest, effect)))
+                    effect = str(t.after[0]).removeprefix(EFFECT_PREFIX) if t.after else ""
+                    rows.append((care, want, Step(str(t.dest), effect)))
                 if len(rows) == 1 and rows[0][0] == 0:
                     self._plain[source, event.name] = rows[0][2]
                 else:
@@ -95,9 +95,7 @@ class Dispatcher:
         """Whether ``fire`` would succeed."""
         if (state, event) in self._plain:
             return True
-        return any(
-            guards & care == want for care, want, _ in self._guarded.get((state, event), ())
-        )
+        return any(guards & care == want for care, want, _ in self._guarded.get((state, event), ()))
 
     def _error(self, state: str, event: str, guards: int) -> Exception:
         known = self.lifecycle.events.get(event)

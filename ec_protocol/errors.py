@@ -19,7 +19,9 @@ class ProtocolError(ECError):
 
     def __init__(self, message: str, *, clause: str = "") -> None:
         if type(self) is ProtocolError:
-            raise TypeError("raise LocalProtocolError or RemoteProtocolError, which say whose bug it is")
+            raise TypeError(
+                "raise LocalProtocolError or RemoteProtocolError, which say whose bug it is"
+            )
         super().__init__(message)
         self.clause = clause
 
@@ -43,7 +45,10 @@ class _TransitionError(ProtocolError):
 class _Illegal(_TransitionError):
     def __init__(self, lifecycle: str, state: str, event: str) -> None:
         super().__init__(
-            lifecycle, state, event, f"{lifecycle}: event {event!r} is not allowed in state {state!r}"
+            lifecycle,
+            state,
+            event,
+            f"{lifecycle}: event {event!r} is not allowed in state {state!r}",
         )
 
 

@@ -55,9 +55,7 @@ class ExtentAllocator:
         """With how few extents ``count`` blocks can be had now; 0 when they cannot."""
         if count > self.free_blocks:
             return 0
-        needed = 0
-        for size, _ in reversed(self._by_size):
-            needed += 1
+        for needed, (size, _) in enumerate(reversed(self._by_size), 1):
             count -= size
             if count <= 0:
                 return needed
@@ -126,7 +124,9 @@ class ExtentAllocator:
         before = starts[i - 1] if i else -1
         after = starts[i] if i < len(starts) else -1
         if (before >= 0 and before + size_at[before] > start) or (0 <= after < end):
-            raise LocalProtocolError(f"free of extent ({start}, {count}): some of it is free already")
+            raise LocalProtocolError(
+                f"free of extent ({start}, {count}): some of it is free already"
+            )
         self.free_blocks += count
         if after == end:
             size = size_at.pop(after)

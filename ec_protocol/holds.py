@@ -14,11 +14,14 @@ Engine thread and pump, under the tier's lock.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ec_protocol.entry import Entry, Holder
 from ec_protocol.tier import EncodingTier
+
+#: What the hold is for, then whatever tells holds of that kind apart.
+HoldKey = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -45,15 +48,15 @@ class HoldTable:
         self.max_blocks = int(tier.num_blocks * max_share)
         self.held_blocks = 0
         self.displaced = 0
-        self._holds: dict[Hashable, _Hold] = {}
+        self._holds: dict[HoldKey, _Hold] = {}
 
     def __len__(self) -> int:
         return len(self._holds)
 
-    def __contains__(self, key: Hashable) -> bool:
+    def __contains__(self, key: HoldKey) -> bool:
         return key in self._holds
 
-    def hold(self, key: Hashable, entry: Entry, deadline: float) -> bool:
+    def hold(self, key: HoldKey, entry: Entry, deadline: float) -> bool:
         """Hold ``entry`` under ``key`` until ``deadline`` (same clock as ``tick``).
 
         A second hold of the same key moves the deadline. An entry that is still
@@ -85,12 +88,17 @@ class HoldTable:
             if hold.entry is None and hold.mm_hash == entry.mm_hash:
                 self._apply(hold, entry)
 
-    def release(self, key: Hashable) -> None:
+    def release(self, key: HoldKey) -> None:
         """End a hold; nothing happens when there is none under ``key``."""
         hold = self._holds.pop(key, None)
         if hold is not None and hold.entry is not None:
             self.held_blocks -= hold.entry.num_blocks
             self.tier.release_hold(hold.entry, hold.holder)
+
+    def release_where(self, wanted: Callable[[HoldKey], bool]) -> None:
+        """End every hold whose key ``wanted`` accepts."""
+        for key in [key for key in self._holds if wanted(key)]:
+            self.release(key)
 
     def tick(self, now: float) -> None:
         """End every hold whose deadline has come."""

@@ -35,9 +35,7 @@ class GuardedModel:
         for guard in lifecycle.guards:
             setattr(self, guard, lambda guard=guard: guard in self.held)
         for effect in {edge.effect for edge in lifecycle.edges if edge.effect}:
-            setattr(
-                self, EFFECT_PREFIX + effect, lambda effect=effect: self.effects.append(effect)
-            )
+            setattr(self, EFFECT_PREFIX + effect, lambda effect=effect: self.effects.append(effect))
 
 
 def build_machine(lifecycle: Lifecycle) -> Machine:

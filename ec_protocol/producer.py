@@ -176,9 +176,7 @@ class ProducerGrants:
             return XferStatus.NACK_NOT_READY, None
         return XferStatus.OK, entry
 
-    def _grant(
-        self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float
-    ) -> Grant:
+    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> Grant:
         """Action ``Grant``."""
         grant = Grant(
             next(self._ids), key, identity, entry, now + self.timing.lease_s, req.attempt_id

@@ -42,9 +42,7 @@ class EncodingTier:
     ``PinSafety``.
     """
 
-    def __init__(
-        self, num_blocks: int, block_size_bytes: int, trace: Trace | None = None
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size_bytes: int, trace: Trace | None = None) -> None:
         if block_size_bytes <= 0:
             raise LocalProtocolError(f"block_size_bytes={block_size_bytes}: must be positive")
         self.num_blocks = num_blocks

@@ -74,12 +74,12 @@ def inequalities() -> tuple[Inequality, ...]:
     """
     result = []
     for row in _document()["inequalities"]:
-        item = Inequality(
-            row["id"], tuple(row["left"]), row["op"], tuple(row["right"]), row["why"]
-        )
+        item = Inequality(row["id"], tuple(row["left"]), row["op"], tuple(row["right"]), row["why"])
         unknown = set(item.left + item.right) - set(timer_specs())
         if unknown or item.op not in ("<", "<="):
-            raise SpecError(f"timing.toml {item.id}: unknown timers {unknown} or operator {item.op}")
+            raise SpecError(
+                f"timing.toml {item.id}: unknown timers {unknown} or operator {item.op}"
+            )
         result.append(item)
     return tuple(result)
 
@@ -118,8 +118,7 @@ class Timing:
         for item in inequalities():
             if not item.holds(values):
                 shown = ", ".join(
-                    f"{timer_specs()[name].key}={values[name]:g}"
-                    for name in item.left + item.right
+                    f"{timer_specs()[name].key}={values[name]:g}" for name in item.left + item.right
                 )
                 raise ConfigError(
                     f"timers break {item.id}: {item} does not hold ({shown}). {item.why} "

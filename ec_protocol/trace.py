@@ -116,10 +116,13 @@ class NdjsonSink:
         try:
             self._file: IO[str] | None = open(self.path, "w", encoding="utf-8")  # noqa: SIM115
         except OSError as exc:
-            raise TraceError(f"trace file {self.path}: {exc.strerror}; name a writable file") from exc
+            raise TraceError(
+                f"trace file {self.path}: {exc.strerror}; name a writable file"
+            ) from exc
         self._file.write(json.dumps({"trace_version": TRACE_VERSION}) + "\n")
 
     def __call__(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
         if self._file is not None:
             self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
 

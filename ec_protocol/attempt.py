@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumer's bookkeeping objects: a fetch, and the attempts it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ec_protocol.commands import PeerKey
+from ec_protocol.dispatch import READ
+from ec_protocol.entry import Entry
+from ec_protocol.peers import Peer
+
+
+class Attempt:
+    """One attempt to READ one encoding from one producer; moved by ``ConsumerReads``.
+
+    Attributes:
+        attempt_id: Unique in the process for ever; folded into ``session_id``.
+        session_id: What the producer echoes and the completion notice carries.
+        fetch: What the attempt is part of.
+        entry: Destination; kept across the fetch's attempts.
+        peer: The incarnation asked.
+        state: State of the read lifecycle.
+        sent_at: When the request was handed to the control plane, seconds.
+        fence: Last moment at which the READ may be seen finished, seconds.
+        posted_at: When the READ was posted.
+        lost_at: When its outcome became unknown.
+        agent_metadata: Metadata of the agent that granted it.
+    """
+
+    __slots__ = (
+        "agent_metadata",
+        "attempt_id",
+        "entry",
+        "fence",
+        "fetch",
+        "lost_at",
+        "peer",
+        "posted_at",
+        "sent_at",
+        "session_id",
+        "state",
+        "version",
+    )
+
+    def __init__(
+        self, attempt_id: int, session_id: str, fetch: Fetch, peer: Peer, sent_at: float
+    ) -> None:
+        self.attempt_id = attempt_id
+        self.session_id = session_id
+        self.fetch = fetch
+        self.entry = fetch.entry
+        self.peer = peer
+        self.version = peer.version
+        self.state = READ.initial
+        self.sent_at = sent_at
+        self.fence = sent_at
+        self.posted_at = 0.0
+        self.lost_at = 0.0
+        self.agent_metadata = b""
+
+    def variables(self) -> dict[str, Any]:
+        """The attempt's spec variables, for traces."""
+        return {
+            "mm_hash": self.fetch.mm_hash,
+            "entry": self.entry.entry_id,
+            "peer": self.peer.peer_id,
+            "state": self.state,
+            "sent_at": self.sent_at,
+            "fence": self.fence,
+        }
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """One encoding that requests wait for, across attempts.
+
+    Attributes:
+        mm_hash: The encoding.
+        peer: Where to get it.
+        nbytes: Bytes that the announcement promised.
+        entry: Destination blocks, the same for every attempt.
+        deadline: End of the budget, seconds.
+        waiters: Request ids that wait.
+        attempt: The attempt under way, or None between two.
+        next_at: When the next attempt is due, if ``attempt`` is None.
+        tried: Number of attempts made.
+    """
+
+    mm_hash: str
+    peer: PeerKey
+    nbytes: int
+    entry: Entry
+    deadline: float
+    waiters: set[str] = field(default_factory=set)
+    attempt: Attempt | None = None
+    next_at: float = 0.0
+    tried: int = 0

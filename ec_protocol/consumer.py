@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumer: fetches encodings from producers without ever trusting luck.
+
+The engine thread asks with ``fetch`` and goes on with its step; the pump feeds
+acks, data-plane outcomes and the time in, takes the commands out with ``drain``,
+and carries them out. Between the two stand the read lifecycle's guards:
+
+* *Fence.* A READ is posted, and its bytes are accepted, only while the lease
+  provably still runs, judged by our own clock from *sending* the request.
+* *Attempt identity.* An ack acts only on the attempt that its session names.
+* *Held quarantine.* Blocks under a READ whose end is unknown are not reused until
+  a proof comes; without one they are retired.
+
+Both threads call under the tier's lock. Nothing that a peer sends raises.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from ec_protocol import wire
+from ec_protocol.attempt import Attempt, Fetch
+from ec_protocol.commands import Command, ForgetRead, PeerKey, PrepareRead, ReleaseGrant
+from ec_protocol.dispatch import READ
+from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.reads import AttemptTable
+from ec_protocol.wire import XferAck, XferStatus
+
+FetchState = Literal["pending", "failed"]
+Proof = Literal["completed", "aborted", "endpoint_closed"]
+
+#: Attempts that may be unsettled at once; beyond it requests encode locally.
+MAX_ATTEMPTS: Final = 1024
+_FENCE_OPEN: Final = READ.mask("fence_open")
+_IN_LEASE: Final = READ.mask("in_lease")
+
+
+class ConsumerReads(AttemptTable):
+    """Fetches for the engine thread, acks and READs for the pump."""
+
+    # ------------------------------------------------------------- engine thread
+    def fetch(
+        self,
+        mm_hash: str,
+        peer: PeerKey,
+        nbytes: int,
+        shape: tuple[int, ...] | None,
+        waiter: str,
+        now: float,
+    ) -> FetchState:
+        """Ask for an encoding that is not in the tier, or how that is going.
+
+        Called once per engine step by every request that waits. Engine thread.
+
+        Args:
+            mm_hash: The encoding.
+            peer: Its producer.
+            nbytes: Bytes announced.
+            shape: Rows × width announced, if known.
+            waiter: The request's id.
+            now: Seconds.
+
+        Returns:
+            ``pending``: wait. ``failed``: encode locally; the same answer is given
+            to this waiter until it leaves.
+        """
+        if mm_hash in self._failed.get(waiter, ()):
+            return "failed"
+        fetch = self._fetches.get(mm_hash)
+        if fetch is not None:
+            if now >= fetch.deadline:
+                self._give_up(fetch, waiter)
+                return "failed"
+            fetch.waiters.add(waiter)
+            return "pending"
+        entry = None
+        if len(self._attempts) >= MAX_ATTEMPTS:
+            self.counters["too_many_attempts"] += 1
+        elif self.peers.cooling(peer, now):
+            self.counters["peer_cooling"] += 1
+        elif self.tier.get(mm_hash) is None:
+            entry = self.tier.alloc(mm_hash, nbytes, shape)
+            if entry is None:
+                self.counters["no_room"] += 1
+        if entry is None:
+            self._fail_waiter(waiter, mm_hash)
+            return "failed"
+        fetch = Fetch(mm_hash, peer, nbytes, entry, now + self.timing.fetch_budget_s, {waiter})
+        self._fetches[mm_hash] = fetch
+        self.counters["fetches"] += 1
+        self._request(fetch, now)
+        return "pending"
+
+    def fetching(self, mm_hash: str) -> bool:
+        """Whether a fetch of ``mm_hash`` is under way."""
+        return mm_hash in self._fetches
+
+    def consumed(self, waiter: str, mm_hash: str) -> None:
+        """The waiter's load of a fetched encoding is planned: its hold ends."""
+        self.holds.release(("fetched", mm_hash, waiter))
+
+    def leave(self, waiter: str, now: float) -> None:
+        """The request finished or was aborted: it waits for nothing any more."""
+        self._failed.pop(waiter, None)
+        for fetch in list(self._fetches.values()):
+            if waiter in fetch.waiters:
+                self._give_up(fetch, waiter)
+                self._failed.pop(waiter, None)
+                if not fetch.waiters:
+                    self._abort(fetch, now)
+        self.holds.release_where(lambda key: key[0] == "fetched" and key[2] == waiter)
+
+    # --------------------------------------------------------------- pump: control
+    def drain(self) -> list[Command]:
+        """Take the commands that are to be carried out, in order."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def on_ack(self, peer_key: PeerKey, ack: XferAck, now: float) -> None:
+        """An XferAck came from ``peer_key`` (EC-5.2, EC-5.3)."""
+        attempt = self._named(peer_key, ack)
+        if attempt is None:
+            return
+        if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
+            self._learn_incarnation(attempt, ack.incarnation, now)
+        self._apply_ack(attempt, ack, now)
+
+    def on_bad_frame(self, peer_key: PeerKey, error: RemoteProtocolError, now: float) -> None:
+        """A frame from ``peer_key`` could not be decoded: dropped and counted."""
+        self.counters["malformed_frames"] += 1
+
+    def peer_heard(self, peer_key: PeerKey, now: float) -> None:
+        """The control plane got traffic from the peer."""
+        peer = self.peers.current(peer_key)
+        if peer is not None:
+            self.peers.heard(peer)
+
+    def peer_lost(self, peer_key: PeerKey, now: float) -> None:
+        """The control plane lost the peer: its attempts fail or are quarantined."""
+        peer = self.peers.current(peer_key)
+        if peer is not None:
+            self.counters["peers_lost"] += 1
+            self._peer_down(peer, "lost", now)
+
+    # ------------------------------------------------------------------ pump: data
+    def post_read(self, attempt_id: int, now: float) -> bool:
+        """Action ``PostRead``, asked at the moment of posting.
+
+        Returns:
+            True: the blocks are ``saving``; post the READ. False: do not post; the
+            attempt is over, or the fence has closed and it will be retried.
+        """
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or attempt.state != "granted":
+            return False
+        open_ = self._fence_open(attempt, now)
+        step = self._move(attempt, "post_read", _FENCE_OPEN if open_ else 0)
+        if step == "release_grant":
+            self.counters["fence_closed"] += 1
+            self._record(attempt, "PostRead")
+            self._release_grant(attempt)
+            self._settle(attempt, now)
+            return False
+        attempt.posted_at = now
+        self.active_reads += 1
+        self.tier.begin_write(attempt.entry, ("read", attempt_id))
+        self._record(attempt, "PostRead")
+        return True
+
+    def post_failed(self, attempt_id: int, now: float) -> None:
+        """Action ``PostFailed``: the READ could not even be prepared."""
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or attempt.state != "granted":
+            return
+        self._move(attempt, "post_failed")
+        self.counters["post_failed"] += 1
+        self._record(attempt, "PostFailed")
+        self._release_grant(attempt)
+        self._settle(attempt, now)
+
+    def read_done(self, attempt_id: int, now: float) -> None:
+        """The data plane reports the READ complete: action ``ReadDone`` or ``DmaEnded``."""
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or attempt.state != "reading":
+            self.dma_ended(attempt_id, "completed", now)
+            return
+        in_lease = now <= attempt.fence
+        self._move(attempt, "read_done", _IN_LEASE if in_lease else 0)
+        self.active_reads -= 1
+        entry = attempt.entry
+        if in_lease:
+            self.tier.write_landed(entry, ("read", attempt_id))
+            self.counters["reads_done"] += 1
+            self.counters["bytes_read"] += entry.nbytes
+        else:
+            self.tier.write_ended(entry, ("read", attempt_id))
+            self.counters["late_reads"] += 1
+        self._record(attempt, "ReadDone")
+        self._commands.append(ForgetRead(attempt_id))
+        if in_lease:
+            for waiter in attempt.fetch.waiters:
+                self.holds.hold(
+                    ("fetched", entry.mm_hash, waiter), entry, now + self.timing.fetched_hold_s
+                )
+        self._settle(attempt, now)
+
+    def read_error(self, attempt_id: int, reason: str, now: float) -> None:
+        """The data plane reports an error for a posted READ: quarantine (EC-6.1)."""
+        attempt = self._attempts.get(attempt_id)
+        if attempt is not None and attempt.state == "reading":
+            self.counters["read_errors"] += 1
+            self._lose(attempt, "read_error", now)
+
+    def dma_ended(self, attempt_id: int, proof: Proof, now: float) -> None:
+        """Proof that a quarantined or retired READ is over: ``DmaEnded`` or ``Reclaim``."""
+        attempt = self._attempts.get(attempt_id)
+        if attempt is not None and attempt.state == "quarantined":
+            self._move(attempt, "dma_ended")
+            self.tier.dma_ended(attempt.entry)
+            self.counters[f"quarantine_ended_{proof}"] += 1
+            self._record(attempt, "DmaEnded")
+            self._commands.append(ForgetRead(attempt_id))
+            self._forget(attempt)
+            return
+        entry_id = self._retired.pop(attempt_id, None)
+        if entry_id is not None:
+            self.tier.reclaim(entry_id)
+            self.counters["reclaimed"] += 1
+            self._commands.append(ForgetRead(attempt_id))
+
+    def _named(self, peer_key: PeerKey, ack: XferAck) -> Attempt | None:
+        """The attempt that the ack names, or None after counting why it names none."""
+        session, dot, number = ack.session_id.rpartition(".")
+        if not dot or session != self.session or not number.isascii() or not number.isdigit():
+            self.counters["foreign_acks"] += 1
+            return None
+        attempt = self._attempts.get(int(number)) if len(number) < 20 else None
+        if attempt is not None and attempt.state != "requested":
+            self.counters["duplicate_acks"] += 1
+            return None
+        if attempt is None:
+            self.counters["stale_acks"] += 1
+            if ack.status == XferStatus.OK and ack.agent_metadata:
+                # Its grant helps nobody: do not let it pin the producer for a lease.
+                self._commands.append(
+                    ReleaseGrant(
+                        peer_key, ack.agent_metadata, wire.notice(ack.session_id, ack.mm_hash)
+                    )
+                )
+            return None
+        wrong_attempt = ack.attempt_id is not None and ack.attempt_id != attempt.attempt_id
+        if wrong_attempt or ack.mm_hash != attempt.fetch.mm_hash or attempt.peer.key != peer_key:
+            self.counters["mismatched_acks"] += 1
+            return None
+        return attempt
+
+    def _apply_ack(self, attempt: Attempt, ack: XferAck, now: float) -> None:
+        fetch, peer = attempt.fetch, attempt.peer
+        if ack.status == XferStatus.NACK_VERSION and attempt.version == wire.PREFERRED_VERSION:
+            # Older than our preference: once more in the version that it may speak.
+            peer.version = wire.FALLBACK_VERSION
+            self._retry(attempt, now, delay=0.0)
+            return
+        if ack.status in wire.RETRYABLE_NACKS:
+            self._retry(attempt, now, delay=self.timing.retry_interval_s)
+            return
+        pieces: tuple[wire.Pieces, wire.Pieces] | None = None
+        device = 0
+        if ack.status == XferStatus.OK:
+            try:
+                size = self.tier.block_size_bytes
+                source, device = wire.source_pieces(ack, fetch.nbytes, size)
+                local = wire.local_pieces(attempt.entry.extents, fetch.nbytes, size)
+                pieces = wire.pair_pieces(local, source)
+                if not ack.agent_metadata:
+                    raise RemoteProtocolError("XferAck: OK without agent metadata")
+            except RemoteProtocolError:
+                self.counters["unusable_acks"] += 1
+                pieces = None
+        if pieces is None:
+            self._move(attempt, "ack_refused")
+            self.counters["refused"] += 1
+            self._record(attempt, "AckRefused")
+            if ack.status == XferStatus.OK and ack.agent_metadata:
+                attempt.agent_metadata = ack.agent_metadata
+                self._release_grant(attempt)
+            self._settle(attempt, now)
+            return
+        lease_s = self.timing.lease_s if ack.lease_s is None else ack.lease_s
+        attempt.fence = self.timing.fence(attempt.sent_at, lease_s)
+        attempt.agent_metadata = ack.agent_metadata
+        effect = self._move(attempt, "ack_ok", _FENCE_OPEN if self._fence_open(attempt, now) else 0)
+        self._record(attempt, "AckOk")
+        if effect == "release_grant":
+            self.counters["fence_closed"] += 1
+            self._release_grant(attempt)
+            self._settle(attempt, now)
+            return
+        self._commands.append(
+            PrepareRead(
+                attempt_id=attempt.attempt_id,
+                peer=peer.key,
+                agent_metadata=ack.agent_metadata,
+                incarnation=ack.incarnation,
+                local=pieces[0],
+                remote=pieces[1],
+                device_id=device,
+                notice=wire.notice(attempt.session_id, fetch.mm_hash),
+            )
+        )

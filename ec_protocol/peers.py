@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remote endpoints as a consumer sees them: one ``Peer`` per incarnation.
+
+Pump thread and engine thread, under the tier's lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+from ec_protocol.commands import PeerKey
+from ec_protocol.dispatch import PEER
+from ec_protocol.trace import Trace
+from ec_protocol.wire import PREFERRED_VERSION
+
+_NO_READS: Final = PEER.mask("no_reads")
+
+
+class Peer:
+    """One incarnation of one remote endpoint.
+
+    Attributes:
+        peer_id: Unique in the table for ever.
+        key: Control address.
+        state: State of the peer lifecycle.
+        incarnation: The producer process's own number once it is known; ``""``
+            before, and for old producers.
+        version: Wire version to ask with.
+        attempts: Ids of the attempts that are not settled.
+        last_used: When an attempt was last made, seconds.
+    """
+
+    __slots__ = ("attempts", "incarnation", "key", "last_used", "peer_id", "state", "version")
+
+    def __init__(self, peer_id: int, key: PeerKey, now: float) -> None:
+        self.peer_id = peer_id
+        self.key = key
+        self.state = PEER.initial
+        self.incarnation = ""
+        self.version = PREFERRED_VERSION
+        self.attempts: set[int] = set()
+        self.last_used = now
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests may be sent."""
+        return self.state in ("connecting", "live")
+
+    def variables(self) -> dict[str, Any]:
+        """The peer's spec variables, for traces."""
+        return {
+            "key": f"{self.key[0]}:{self.key[1]}",
+            "state": self.state,
+            "incarnation": self.incarnation,
+            "attempts": sorted(self.attempts),
+        }
+
+
+class PeerTable:
+    """The current incarnation of each address, and older ones until they drain.
+
+    Args:
+        cooldown_s: After a loss the address is not tried again for this long, so
+            that a dead producer costs each request nothing instead of a timeout.
+    """
+
+    def __init__(self, cooldown_s: float, trace: Trace | None = None) -> None:
+        self.cooldown_s = cooldown_s
+        self.trace = trace
+        self._current: dict[PeerKey, Peer] = {}
+        self._down: dict[int, Peer] = {}
+        self._lost_at: dict[PeerKey, float] = {}
+        self._ids = itertools.count(1)
+
+    def current(self, key: PeerKey) -> Peer | None:
+        """The usable incarnation behind ``key``, or None."""
+        return self._current.get(key)
+
+    def all(self) -> list[Peer]:
+        """Every incarnation that is not drained."""
+        return [*self._current.values(), *self._down.values()]
+
+    def cooling(self, key: PeerKey, now: float) -> bool:
+        """Whether the address was lost too recently to be tried."""
+        lost = self._lost_at.get(key)
+        return lost is not None and now < lost + self.cooldown_s
+
+    def open(self, key: PeerKey, now: float) -> Peer:
+        """A new incarnation in ``connecting``."""
+        peer = Peer(next(self._ids), key, now)
+        self._current[key] = peer
+        self._lost_at.pop(key, None)
+        self._record(peer, "PeerOpen")
+        return peer
+
+    def heard(self, peer: Peer) -> None:
+        """Action ``PeerHeard``."""
+        self._move(peer, "heard")
+        self._record(peer, "PeerHeard")
+
+    def down(self, peer: Peer, event: str, now: float) -> None:
+        """Action ``PeerDown`` by ``lost``, ``replaced`` or ``close``: nothing new is sent."""
+        self._move(peer, event)
+        if self._current.get(peer.key) is peer:
+            del self._current[peer.key]
+        self._down[peer.peer_id] = peer
+        if event == "lost":
+            self._lost_at[peer.key] = now
+        self._record(peer, "PeerDown")
+
+    def drain(self, peer: Peer) -> bool:
+        """Action ``PeerDrained``, if nothing refers to the incarnation any more."""
+        if peer.state != "down" or peer.attempts:
+            return False
+        self._move(peer, "drain", _NO_READS)
+        del self._down[peer.peer_id]
+        self._record(peer, "PeerDrained")
+        return True
+
+    def forget_losses(self, now: float) -> None:
+        """Drop cool-downs that are over, so that the table does not grow with time."""
+        for key in [k for k, lost in self._lost_at.items() if now >= lost + self.cooldown_s]:
+            del self._lost_at[key]
+
+    def _move(self, peer: Peer, event: str, guards: int = 0) -> None:
+        before = peer.state
+        peer.state = PEER.fire(before, event, guards).state
+        if self.trace is not None:
+            self.trace.fired("peer", peer.peer_id, event, guards, before, peer.state)
+
+    def _record(self, peer: Peer, action: str) -> None:
+        if self.trace is not None:
+            self.trace.touch(f"peer:{peer.peer_id}", peer.variables())
+            self.trace.action(action, peer=peer.peer_id)

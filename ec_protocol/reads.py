@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attempts and fetches: what ``ConsumerReads`` is built on.
+
+This half moves attempts along the read lifecycle, lets timers run out and applies
+outcomes to the tier; ``consumer`` adds what the engine thread and the pump call.
+All of it runs under the tier's lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Final
+
+from ec_protocol import wire
+from ec_protocol.attempt import Attempt, Fetch
+from ec_protocol.commands import (
+    AbandonRead,
+    ClosePeer,
+    Command,
+    OpenPeer,
+    ReleaseGrant,
+    SendReq,
+)
+from ec_protocol.dispatch import READ
+from ec_protocol.errors import LocalProtocolError
+from ec_protocol.holds import HoldTable
+from ec_protocol.peers import Peer, PeerTable
+from ec_protocol.tier import EncodingTier
+from ec_protocol.timing import Timing
+from ec_protocol.wire import XferReq
+
+#: A peer without attempts for this many heartbeat TTLs is disconnected.
+IDLE_TTLS: Final = 8
+
+_RETRY_LEFT: Final = READ.mask("retry_left")
+
+
+class AttemptTable:
+    """Every fetch and attempt of one consumer process.
+
+    Args:
+        tier: Where fetched encodings go.
+        holds: Keeps a landed encoding for the requests that wait for it.
+        timing: All timers.
+        compat_hash: ``wire.compatibility_hash`` of this process.
+        session: Unique per process incarnation; no ``:``.
+    """
+
+    def __init__(
+        self,
+        tier: EncodingTier,
+        *,
+        holds: HoldTable,
+        timing: Timing,
+        compat_hash: str,
+        session: str,
+    ) -> None:
+        if not session or ":" in session or len(session) > 64:
+            raise LocalProtocolError(f"session={session!r}: 1 to 64 characters, no colon")
+        self.tier = tier
+        self.holds = holds
+        self.timing = timing
+        self.compat_hash = compat_hash
+        self.session = session
+        self.peers = PeerTable(timing.heartbeat_timeout_s, tier.trace)
+        self.counters: Counter[str] = Counter()
+        self.active_reads = 0
+        self._fetches: dict[str, Fetch] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._retired: dict[int, int] = {}
+        self._failed: dict[str, set[str]] = {}
+        self._commands: list[Command] = []
+        self._ids = itertools.count(1)
+
+    # ------------------------------------------------------------------ pump: time
+    def tick(self, now: float) -> None:
+        """Let every timer run out that has."""
+        timing = self.timing
+        for attempt in list(self._attempts.values()):
+            if attempt.state == "requested" and now >= attempt.sent_at + timing.ack_timeout_s:
+                self._move(attempt, "ack_timeout")
+                self.counters["ack_timeouts"] += 1
+                self._record(attempt, "AckTimeout")
+                self._settle(attempt, now)
+            elif attempt.state == "reading" and now >= attempt.posted_at + timing.read_timeout_s:
+                self.counters["read_timeouts"] += 1
+                self._lose(attempt, "read_timeout", now)
+            elif attempt.state == "quarantined" and now >= attempt.lost_at + timing.quarantine_s:
+                self._retire(attempt)
+        for fetch in list(self._fetches.values()):
+            if fetch.attempt is None and now >= min(fetch.next_at, fetch.deadline):
+                if now < fetch.deadline and fetch.waiters:
+                    self._request(fetch, now)
+                else:
+                    self._fail_fetch(fetch)
+        for peer in self.peers.all():
+            idle = peer.usable and not peer.attempts
+            if idle and now >= peer.last_used + IDLE_TTLS * timing.heartbeat_ttl_s:
+                self._peer_down(peer, "close", now)
+        self.peers.forget_losses(now)
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do next; None when nothing is pending."""
+        timing = self.timing
+        due: list[float] = []
+        for attempt in self._attempts.values():
+            if attempt.state == "requested":
+                due.append(attempt.sent_at + timing.ack_timeout_s)
+            elif attempt.state == "reading":
+                due.append(attempt.posted_at + timing.read_timeout_s)
+            elif attempt.state == "quarantined":
+                due.append(attempt.lost_at + timing.quarantine_s)
+        due += [
+            min(fetch.next_at, fetch.deadline)
+            for fetch in self._fetches.values()
+            if fetch.attempt is None
+        ]
+        due += [
+            peer.last_used + IDLE_TTLS * timing.heartbeat_ttl_s
+            for peer in self.peers.all()
+            if peer.usable and not peer.attempts
+        ]
+        return min(due, default=None)
+
+    def shutdown(self, now: float) -> None:
+        """Fail what has not been posted, quarantine what has, close every peer.
+
+        Also the answer to a pump that can no longer run: waiting requests fall
+        back and no block under a READ is reused.
+        """
+        for fetch in list(self._fetches.values()):
+            if fetch.attempt is None:
+                self._fail_fetch(fetch)
+        for peer in self.peers.all():
+            if peer.usable:
+                self._peer_down(peer, "close", now)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits and no READ is unsettled."""
+        return not self._fetches and not self._attempts
+
+    @property
+    def quarantined(self) -> int:
+        """Attempts whose outcome is unknown."""
+        return sum(a.state == "quarantined" for a in self._attempts.values())
+
+    def _request(self, fetch: Fetch, now: float) -> None:
+        """Action ``RequestRead``."""
+        peer = self.peers.current(fetch.peer)
+        if peer is None:
+            if self.peers.cooling(fetch.peer, now):
+                self.counters["peer_cooling"] += 1
+                self._fail_fetch(fetch)
+                return
+            peer = self.peers.open(fetch.peer, now)
+            self._commands.append(OpenPeer(fetch.peer))
+        attempt_id = next(self._ids)
+        attempt = Attempt(attempt_id, f"{self.session}.{attempt_id}", fetch, peer, now)
+        self._attempts[attempt_id] = attempt
+        fetch.attempt = attempt
+        fetch.tried += 1
+        peer.attempts.add(attempt_id)
+        peer.last_used = now
+        self._record(attempt, "RequestRead")
+        request = XferReq(
+            mm_hash=fetch.mm_hash,
+            compatibility_hash=self.compat_hash,
+            session_id=attempt.session_id,
+            connector_version=peer.version,
+            attempt_id=attempt_id,
+            incarnation=self.session,
+        )
+        self._commands.append(SendReq(fetch.peer, request))
+
+    def _retry(self, attempt: Attempt, now: float, delay: float) -> None:
+        self._move(attempt, "ack_retry")
+        self.counters["retries"] += 1
+        self._record(attempt, "AckRetry")
+        attempt.fetch.next_at = now + delay
+        self._settle(attempt, now)
+
+    def _fence_open(self, attempt: Attempt, now: float) -> bool:
+        return now + self.timing.min_read_s <= attempt.fence
+
+    def _release_grant(self, attempt: Attempt) -> None:
+        if attempt.agent_metadata:
+            self._commands.append(
+                ReleaseGrant(
+                    attempt.peer.key,
+                    attempt.agent_metadata,
+                    wire.notice(attempt.session_id, attempt.fetch.mm_hash),
+                )
+            )
+
+    def _lose(self, attempt: Attempt, event: str, now: float) -> None:
+        """Action ``ReadLost``: quarantine, and let the waiting requests fall back."""
+        self._move(attempt, event)
+        attempt.lost_at = now
+        self.active_reads -= 1
+        self.tier.write_lost(attempt.entry, ("read", attempt.attempt_id))
+        self.counters["quarantined"] += 1
+        self._record(attempt, "ReadLost")
+        self._drop_fetch(attempt.fetch)
+        self._commands.append(AbandonRead(attempt.attempt_id))
+
+    def _retire(self, attempt: Attempt) -> None:
+        """Action ``Retire``."""
+        self._move(attempt, "retire")
+        self.tier.retire(attempt.entry)
+        self._retired[attempt.attempt_id] = attempt.entry.entry_id
+        self.counters["retired"] += 1
+        self._record(attempt, "Retire")
+        self._forget(attempt)
+
+    def _settle(self, attempt: Attempt, now: float) -> None:
+        """Action ``Settle``: apply the outcome of an attempt to its fetch."""
+        fetch = attempt.fetch
+        retry = (
+            bool(fetch.waiters)
+            and max(now, fetch.next_at) + self.timing.ack_timeout_s <= fetch.deadline
+            and attempt.state == "retryable"
+        )
+        was = attempt.state
+        effect = self._move(attempt, "settle", _RETRY_LEFT if retry else 0)
+        fetch.attempt = None
+        if effect == "free_blocks":
+            self.tier.drop_allocated(attempt.entry)
+        self._record(attempt, "Settle")
+        self._forget(attempt)
+        if was == "done":
+            del self._fetches[fetch.mm_hash]
+        elif effect == "keep_blocks":
+            fetch.next_at = max(fetch.next_at, now)
+        else:
+            self._drop_fetch(fetch)
+
+    def _forget(self, attempt: Attempt) -> None:
+        del self._attempts[attempt.attempt_id]
+        attempt.peer.attempts.discard(attempt.attempt_id)
+        self.peers.drain(attempt.peer)
+
+    def _abort(self, fetch: Fetch, now: float) -> None:
+        """Action ``Abort``: nobody waits; a READ that is posted goes on and may land."""
+        attempt = fetch.attempt
+        if attempt is None:
+            self._fail_fetch(fetch)
+        elif attempt.state in ("requested", "granted"):
+            effect = self._move(attempt, "abort")
+            self._record(attempt, "Abort")
+            if effect == "release_grant":
+                self._release_grant(attempt)
+            self._settle(attempt, now)
+
+    def _fail_fetch(self, fetch: Fetch) -> None:
+        """Action ``Cancel`` of a fetch between two attempts."""
+        self.tier.cancel(fetch.entry)
+        self._drop_fetch(fetch)
+
+    def _drop_fetch(self, fetch: Fetch) -> None:
+        del self._fetches[fetch.mm_hash]
+        self.counters["fallbacks"] += len(fetch.waiters)
+        for waiter in fetch.waiters:
+            self._failed.setdefault(waiter, set()).add(fetch.mm_hash)
+        fetch.waiters.clear()
+
+    def _give_up(self, fetch: Fetch, waiter: str) -> None:
+        fetch.waiters.discard(waiter)
+        self._fail_waiter(waiter, fetch.mm_hash)
+
+    def _fail_waiter(self, waiter: str, mm_hash: str) -> None:
+        self.counters["fallbacks"] += 1
+        self._failed.setdefault(waiter, set()).add(mm_hash)
+
+    def _learn_incarnation(self, attempt: Attempt, incarnation: str, now: float) -> Peer:
+        peer = attempt.peer
+        if not peer.incarnation:
+            peer.incarnation = incarnation
+            return peer
+        # Another process answers at the address: what the old one granted is void.
+        self.counters["peers_replaced"] += 1
+        peer.attempts.discard(attempt.attempt_id)
+        fresh = self.peers.open(peer.key, now)
+        fresh.incarnation = incarnation
+        fresh.attempts.add(attempt.attempt_id)
+        attempt.peer = fresh
+        # Requests that nobody has answered yet may just as well reach the new process.
+        for attempt_id in list(peer.attempts):
+            other = self._attempts[attempt_id]
+            if other.state == "requested":
+                peer.attempts.discard(attempt_id)
+                fresh.attempts.add(attempt_id)
+                other.peer = fresh
+        self._peer_down(peer, "replaced", now)
+        return fresh
+
+    def _peer_down(self, peer: Peer, event: str, now: float) -> None:
+        self.peers.down(peer, event, now)
+        if event != "replaced":
+            self._commands.append(ClosePeer(peer.key))
+        for attempt_id in list(peer.attempts):
+            attempt = self._attempts[attempt_id]
+            if attempt.state == "reading":
+                self._lose(attempt, "peer_lost", now)
+            elif attempt.state in ("requested", "granted"):
+                self._move(attempt, "peer_lost")
+                self._record(attempt, "PeerLost")
+                self._settle(attempt, now)
+        self.peers.drain(peer)
+
+    def _move(self, attempt: Attempt, event: str, guards: int = 0) -> str:
+        before = attempt.state
+        step = READ.fire(before, event, guards)
+        attempt.state = step.state
+        if self.tier.trace is not None:
+            self.tier.trace.fired("read", attempt.attempt_id, event, guards, before, attempt.state)
+        return step.effect
+
+    def _record(self, attempt: Attempt, action: str) -> None:
+        if self.tier.trace is not None:
+            self.tier.trace.touch(f"read:{attempt.attempt_id}", attempt.variables())
+            self.tier.trace.action(
+                action, attempt=attempt.attempt_id, mm_hash=attempt.fetch.mm_hash
+            )
