@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `ec-connector` command.
+
+Exit status: 0 only when the command's result is ok; 1 when it is not, or when it
+could not be carried out; 2 for a wrong command line. With `--json` stdout holds
+one JSON document and nothing else, whatever happens.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ec_protocol import __version__
+from ec_protocol.errors import ECError
+
+if TYPE_CHECKING:
+    from ec_connector.demo.report import RunName
+
+# What the demo imports beyond the base installation: module -> distribution.
+_DEMO_NEEDS = {"PIL": "pillow", "msgspec": "msgspec", "nixl": "nixl", "zmq": "pyzmq"}
+
+app = typer.Typer(
+    name="ec-connector",
+    help="Encoder-cache connector: shared-memory tier and peer-to-peer READs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ec-connector {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of pictures (png, jpg, webp). Without it a few are drawn.",
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[
+        str, typer.Option(help="Which runs, separated by commas.")
+    ] = "p2p,local,producer-killed",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that one run may take before it is stopped.")
+    ] = 120.0,
+    keep_logs: Annotated[
+        bool, typer.Option("--keep-logs", help="Keep the processes' logs and say where.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.")
+    ] = False,
+) -> None:
+    """Move real encodings between two processes and compare them bit for bit.
+
+    A producer encodes pictures into its shared-memory region; a consumer pulls
+    them over ZMQ and NIXL into its own, loads them back, and compares them with
+    its own encoding. Then the same inside one process (local), and with the
+    producer killed in the middle, where the consumer must fall back.
+    """
+    wanted = _parse_runs(runs)
+    if not timeout > 0:
+        raise typer.BadParameter(f"{timeout:g}: must be more than 0", param_hint="--timeout")
+    missing = [dist for module, dist in _DEMO_NEEDS.items() if not importlib.util.find_spec(module)]
+    if missing:
+        _fail(
+            f"the demo needs {', '.join(missing)}",
+            "install them with: pip install 'ec-connector[demo]'",
+            as_json,
+        )
+
+    # Imported here so that --help does not wait for torch.
+    from rich.console import Console
+
+    from ec_connector.demo import images as pictures_of
+    from ec_connector.demo import report
+    from ec_connector.demo.main import run_demo
+
+    err = Console(stderr=True, highlight=False)
+    try:
+        if images is None:
+            pictures = pictures_of.draw_pictures()
+        else:
+            pictures = pictures_of.load_folder(
+                images, on_skip=lambda message: err.print(f"note: {message}", markup=False)
+            )
+        rows = run_demo(pictures, runs=wanted, timeout_s=timeout, keep_logs=keep_logs)
+    except ECError as error:
+        _fail(str(error), "", as_json)
+    if as_json:
+        typer.echo(report.to_json(rows))
+    else:
+        report.print_report(rows, Console(highlight=False))
+    if not report.all_ok(rows):
+        if not keep_logs:
+            err.print("Run again with --keep-logs to see what each process did.")
+        raise typer.Exit(1)
+
+
+def _parse_runs(text: str) -> list[RunName]:
+    """The runs named on the command line, in the order given, each once."""
+    from ec_connector.demo.report import RUN_NAMES
+
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    unknown = [name for name in names if name not in RUN_NAMES]
+    if unknown or not names:
+        problem = f"{', '.join(unknown)}: no such run" if unknown else "no run named"
+        raise typer.BadParameter(
+            f"{problem}; choose from {', '.join(RUN_NAMES)}", param_hint="--runs"
+        )
+    return [known for name in names for known in RUN_NAMES if known == name]
+
+
+def _fail(problem: str, next_step: str, as_json: bool) -> NoReturn:
+    """Report a command that could not be carried out, and exit 1."""
+    text = f"{problem}: {next_step}" if next_step else problem
+    if as_json:
+        typer.echo(json.dumps({"ok": False, "runs": [], "error": text}))
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
