@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request says about encodings elsewhere, checked before anything uses it.
+
+``ec_transfer_params`` comes from outside: it may be of any type and any size, and
+its contents may name any host. Parsing never raises; a parameter that cannot be
+used is reported as a reason, and its request encodes locally (EC-11.4).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: As on the wire (EC-8.8).
+MAX_HASH_CHARS: Final = 512
+_HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-\[\]]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRef:
+    """Where an encoding was announced to be.
+
+    Attributes:
+        host: Control host of the producer.
+        port: Its control port.
+        nbytes: Bytes of the encoding.
+    """
+
+    host: str
+    port: int
+    nbytes: int
+
+
+def parse_remote(
+    params: object, mm_hash: str, shape: tuple[int, ...], element_size: int, capacity: int
+) -> RemoteRef | str:
+    """The reference that ``params`` holds for ``mm_hash``, or why it cannot be used.
+
+    Args:
+        params: ``request.ec_transfer_params``, of any type.
+        mm_hash: The encoding that the request needs.
+        shape: Rows × width that the request itself expects.
+        element_size: Bytes per element of the encoder output.
+        capacity: Bytes of our region.
+
+    Returns:
+        The reference; ``"absent"`` when there is none; or another short reason,
+        which is also a metric label.
+    """
+    if not isinstance(params, Mapping) or mm_hash not in params:
+        return "absent"
+    item: Any = params[mm_hash]
+    if not isinstance(item, Mapping):
+        return "not_a_mapping"
+    host, port, size = item.get("peer_host"), item.get("peer_port"), item.get("size_bytes")
+    if host is None and port is None:
+        # The producer could not serve it: metadata and address go together (EC-11.1).
+        return "absent"
+    if not 1 <= len(mm_hash) <= MAX_HASH_CHARS:
+        return "bad_mm_hash"
+    if not isinstance(host, str) or not _HOST.fullmatch(host):
+        return "bad_peer_host"
+    if not _is_int(port) or not 1 <= port <= 65535:
+        return "bad_peer_port"
+    expected = math.prod(shape) * element_size
+    if not _is_int(size) or size <= 0:
+        return "bad_size_bytes"
+    if size != expected:
+        return "size_contradicts_request"
+    if size > capacity:
+        return "larger_than_region"
+    announced = item.get("shape")
+    if announced is not None and (
+        not isinstance(announced, list | tuple)
+        or not all(_is_int(n) for n in announced)
+        or tuple(announced) != shape
+    ):
+        return "shape_contradicts_request"
+    return RemoteRef(host, port, size)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

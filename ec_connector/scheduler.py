@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's half of the connector: decides, never copies, never waits.
+
+The methods carry vLLM's hook names but know nothing of vLLM. In every engine step
+the host calls, in this order::
+
+    ensure_cache_available    may a request be scheduled, or does a fetch run?
+    has_cache_item            a promise for this step (EC-3.2)
+    update_state_after_alloc  the item will be encoded, or loaded as promised
+    build_connector_meta      what the workers copy in this step
+    update_connector_output   what they have finished
+    request_finished          announce; forget the request
+
+All hooks run on the engine thread and hold the tier's lock for short, bounded
+sections without I/O. With peer-to-peer on, the pump thread takes the same lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from ec_connector.items import Item
+from ec_connector.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
+from ec_connector.params import parse_remote
+from ec_protocol.copies import Copy, CopyTable
+from ec_protocol.errors import LocalProtocolError
+from ec_protocol.holds import HoldTable
+from ec_protocol.tier import EncodingTier
+from ec_protocol.timing import Timing
+
+if TYPE_CHECKING:
+    from ec_connector.p2p import P2P
+
+logger = logging.getLogger(__name__)
+
+Role = Literal["ec_producer", "ec_consumer", "ec_both"]
+
+
+class ECScheduler:
+    """Scheduler delegate of one engine instance and data-parallel rank.
+
+    Args:
+        tier: Entries and blocks of the region.
+        role: What the instance does: ``ec_producer`` saves, ``ec_consumer`` loads,
+            ``ec_both`` does both.
+        items: Returns the items of a request, in the order of their indices.
+        element_size: Bytes per element of encoder outputs.
+        dtype: Torch dtype name of encoder outputs.
+        world_size: Ranks that load.
+        timing: Timers.
+        lock: The tier's lock.
+        holds: Holds on announced and fetched entries.
+        p2p: The peer-to-peer half, or None without the gate.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        tier: EncodingTier,
+        *,
+        role: Role,
+        items: Callable[[Any], list[Item]],
+        element_size: int,
+        dtype: str,
+        world_size: int = 1,
+        timing: Timing | None = None,
+        lock: threading.Lock | None = None,
+        holds: HoldTable | None = None,
+        p2p: P2P | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tier = tier
+        self.role = role
+        self.saves = role in ("ec_producer", "ec_both")
+        self.loads = role in ("ec_consumer", "ec_both")
+        self.items = items
+        self.element_size = element_size
+        self.dtype = dtype
+        self.timing = timing or Timing()
+        self.lock = lock or threading.Lock()
+        self.holds = holds or HoldTable(tier)
+        self.copies = CopyTable(tier, world_size)
+        self.p2p = p2p
+        self.clock = clock
+        self.counters: Counter[str] = Counter()
+        self._step_id = 0
+        self._promised: set[str] = set()
+        self._planned: list[Copy] = []
+        self._planned_loads: set[str] = set()
+        self._unavailable: set[str] = set()
+
+    # ---------------------------------------------------------------- step hooks
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        """Whether the request may be scheduled now, or a fetch for it is under way.
+
+        Args:
+            request: The host's request; ``request_id`` and, if present,
+                ``ec_transfer_params`` are read, the latter as hostile (EC-11.4).
+            num_computed_tokens: Prompt tokens computed; items before are not needed.
+
+        Returns:
+            False to defer the request to a later step; never for longer than
+            ``fetch_budget_s`` per item (EC-5.9).
+        """
+        p2p = self.p2p
+        params = getattr(request, "ec_transfer_params", None)
+        if p2p is None or not self.loads or not params:
+            return True
+        consumer = p2p.consumer
+        if consumer is None:
+            return True
+        now = self.clock()
+        ready = True
+        capacity = self.tier.num_blocks * self.tier.block_size_bytes
+        with self.lock:
+            for item in self.items(request):
+                if item.end and item.end <= num_computed_tokens:
+                    continue
+                entry = self.tier.get(item.mm_hash)
+                if entry is not None and not consumer.fetching(item.mm_hash):
+                    # Servable, or a save of our own is about to make it so.
+                    continue
+                ref = parse_remote(params, item.mm_hash, item.shape, self.element_size, capacity)
+                if isinstance(ref, str):
+                    self.counters[f"params_{ref}"] += 1
+                    state = "failed"
+                elif not p2p.allows(ref.host):
+                    self.counters["params_foreign_host"] += 1
+                    state = "failed"
+                else:
+                    state = consumer.fetch(
+                        item.mm_hash,
+                        (ref.host, ref.port),
+                        item.nbytes,
+                        item.shape,
+                        request.request_id,
+                        now,
+                    )
+                if state == "pending":
+                    ready = False
+                elif not item.has_media:
+                    # Nothing to encode from: this request fails, no other (EC-5.9).
+                    self._unavailable.add(request.request_id)
+        p2p.wake()
+        return ready
+
+    def has_cache_item(self, mm_hash: str) -> bool:
+        """Whether a load of ``mm_hash`` can be had; True is a promise for this step."""
+        if not self.loads:
+            return False
+        with self.lock:
+            if self.tier.reserve(mm_hash):
+                self._promised.add(mm_hash)
+                return True
+            return False
+
+    def update_state_after_alloc(self, request: Any, index: int) -> None:
+        """Item ``index`` of the request is part of the step: plan its load or its save."""
+        item = self.items(request)[index]
+        with self.lock:
+            if item.mm_hash in self._promised:
+                if item.mm_hash not in self._planned_loads:
+                    self._planned_loads.add(item.mm_hash)
+                    self._planned.append(self.copies.plan_load(item.mm_hash))
+                    self.counters["hits"] += 1
+                if self.p2p is not None and self.p2p.consumer is not None:
+                    self.p2p.consumer.consumed(request.request_id, item.mm_hash)
+                return
+            self.counters["misses"] += 1
+            if not self.saves:
+                return
+            copy = self.copies.plan_save(item.mm_hash, item.nbytes, item.shape)
+            if copy is not None:
+                self._planned.append(copy)
+            elif self.tier.get(item.mm_hash) is None:
+                self.counters["saves_without_room"] += 1
+
+    def update_state_after_free(self, request: Any, index: int) -> None:
+        """The host freed item ``index`` in its own encoder cache: the tier keeps its copy."""
+
+    def build_connector_meta(self, scheduler_output: Any = None) -> StepMetadata:
+        """What the workers copy in this step; ends the step's promises (EC-3.4)."""
+        saves: list[SaveOp] = []
+        loads: list[LoadOp] = []
+        with self.lock:
+            for copy in self._planned:
+                self.copies.submit(copy)
+                entry = copy.entry
+                if copy.kind == "save":
+                    saves.append(SaveOp(copy.copy_id, entry.mm_hash, entry.extents, entry.nbytes))
+                else:
+                    shape = entry.shape or (entry.nbytes // self.element_size,)
+                    loads.append(
+                        LoadOp(
+                            copy.copy_id,
+                            entry.mm_hash,
+                            entry.extents,
+                            entry.nbytes,
+                            shape,
+                            self.dtype,
+                        )
+                    )
+            self.tier.end_step()
+            self.holds.tick(self.clock())
+        self._planned.clear()
+        self._planned_loads.clear()
+        self._promised.clear()
+        self._step_id += 1
+        return StepMetadata(self._step_id, tuple(saves), tuple(loads))
+
+    def update_connector_output(self, report: WorkerReport | None) -> None:
+        """The ranks' reports; they may come steps later and in any order (EC-4.4)."""
+        if report is None:
+            return
+        with self.lock:
+            for item in report.entries:
+                try:
+                    copy = self.copies.report(item.copy_id, item.rank, item.landed)
+                except LocalProtocolError as exc:
+                    # Nothing was changed, so the blocks stay held: safe, and visible.
+                    self.counters["stray_reports"] += 1
+                    logger.error("stray copy report: %s", exc)
+                    continue
+                if copy.kind == "save" and copy.state == "landed":
+                    self.holds.landed(copy.entry)
+        if self.p2p is not None:
+            self.p2p.wake()
+
+    # ------------------------------------------------------------- request hooks
+    def request_finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
+        """The request is over, in whatever way: announce its encodings, forget it.
+
+        Returns:
+            ``(False, params)``: nothing delays the host, and on a producer with
+            peer-to-peer on the ``ec_transfer_params`` of the answer: per mm_hash
+            metadata and address together, or empty metadata (EC-11.1).
+        """
+        p2p = self.p2p
+        if p2p is None:
+            return False, None
+        now = self.clock()
+        announced: dict[str, Any] | None = None
+        with self.lock:
+            if p2p.consumer is not None:
+                p2p.consumer.leave(request.request_id, now)
+            if p2p.producer is not None:
+                announced = {
+                    item.mm_hash: self._announce(item, p2p, now) for item in self.items(request)
+                }
+        self._unavailable.discard(request.request_id)
+        p2p.wake()
+        return False, announced or None
+
+    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
+        entry = self.tier.get(item.mm_hash)
+        being_saved = self.copies.save_of(item.mm_hash) is not None
+        if entry is None or not (entry.servable or being_saved) or p2p.address is None:
+            self.counters["announced_without_address"] += 1
+            return {"metadata": {}}
+        self.holds.hold(("announced", item.mm_hash), entry, now + self.timing.announce_hold_s)
+        host, port = p2p.address
+        self.counters["announced"] += 1
+        return {
+            "metadata": dict(item.metadata),
+            "peer_host": host,
+            "peer_port": port,
+            "size_bytes": entry.nbytes,
+            "shape": list(entry.shape or item.shape),
+        }
+
+    def take_unavailable_requests(self) -> set[str]:
+        """Requests that cannot be served: encoding lost, media gone. Each is told once."""
+        taken, self._unavailable = self._unavailable, set()
+        return taken
+
+    def has_pending_push_work(self) -> bool:
+        """Whether the engine must go on stepping although no request wants it.
+
+        True only while a copy's report is outstanding, since reports travel with
+        steps. Fetches and grants are the pump's business and need no step.
+        """
+        return len(self.copies) > 0
+
+    def stats(self) -> dict[str, int]:
+        """Counters of this delegate and of the tier; any thread."""
+        with self.lock:
+            result = dict(self.counters)
+            result.update(
+                {
+                    "evictions": self.tier.evictions,
+                    "free_blocks": self.tier.free_blocks,
+                    "retired_blocks": self.tier.retired_blocks,
+                    "quarantined_blocks": self.tier.quarantined_blocks,
+                    **{f"{kind}s_landed": n for kind, n in self.copies.landed.items()},
+                    **{f"{kind}s_skipped": n for kind, n in self.copies.skipped.items()},
+                }
+            )
+        return result
+
+    def shutdown(self) -> None:
+        """Stop the pump, if any. The region is closed by whoever opened it."""
+        if self.p2p is not None:
+            self.p2p.shutdown()
