@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formal tooling: generated TLA+, the model manifest, the TLC runner.
 
-Modules, each usable alone:
+Modules, in reading order:
 
-* `tables`: `spec/lifecycle.toml` as plain frozen data, for the tools below.
-* `lifecycle_tla`: writes `tla/Lifecycle.tla` from it.
-* `diagrams`: writes the mermaid diagrams and tables of the documentation.
-* `manifest`: reads and validates `tla/manifest.json`.
-* `java`: finds a Java and the TLC jar.
-* `output`: parses what TLC prints with `-tool`.
-* `runner`: runs one model in a folder of its own.
-* `edges`: compares a dumped state graph with the tables.
-* `check`: runs a set of models and judges each against the manifest.
+* ``lifecycle_tla``: writes ``tla/Lifecycle.tla`` from the lifecycle tables.
+* ``diagrams``: writes the diagrams and tables of the documentation.
+* ``cfg``: reads the parts of a TLC config that the manifest is checked against.
+* ``manifest``: reads, checks and re-pins ``tla/manifest.json``.
+* ``java``: finds a Java and the TLC jar.
+* ``output``: turns what TLC prints with ``-tool`` into data.
+* ``graph``: reads a dumped state graph.
+* ``edges``: compares such a graph with the tables.
+* ``runner``: runs TLC in a folder of its own.
+* ``check``: runs a set of models and judges each against the manifest.
 
-Nothing here is imported by the protocol core, and none of it imports more
-than the standard library: the terminal layer lives in `ec_protocol.cli`.
+The protocol core imports none of this, and none of this imports more than the
+standard library and the core's tables: the terminal layer is ``ec_protocol.cli``.
 """

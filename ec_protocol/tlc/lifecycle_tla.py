@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of `tla/Lifecycle.tla`, the tables of `spec/lifecycle.toml` in TLA+.
+"""Generator of ``tla/Lifecycle.tla``, the lifecycle tables in TLA+.
 
 The specs move objects only with the operators defined there, so an edge that
-is not in the table cannot be taken in a model either. The generated file is
-committed: reviewers see what a table change means for the models, and CI
-fails when the two differ.
+is not in ``spec/lifecycle.toml`` cannot be taken in a model either. The
+generated file is committed: reviewers see what a change of a table means for
+the models, and CI fails when the two differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ec_protocol._files import tla_dir
-from ec_protocol.tlc.tables import Edge, Table, Tables, load_tables
+from ec_protocol.lifecycle import Edge, Lifecycle, load_lifecycles
 
 FILE_NAME = "Lifecycle.tla"
 
@@ -54,39 +54,38 @@ Deterministic(edges) ==
             => (a.needs \cap b.forbids) \cup (b.needs \cap a.forbids) # {}
 """
 
+_RULE = "-" * 77
 _FOOTER = "=" * 77 + "\n"
 
 
-def generate(tables: Tables | None = None) -> str:
-    """The text of `Lifecycle.tla`."""
-    tables = tables or load_tables()
-    parts = [_HEADER, *(_lifecycle(table) for table in tables.lifecycles.values())]
-    prefixes = [_prefix(table) for table in tables.lifecycles.values()]
-    checks = "\n".join(f"ASSUME Deterministic({prefix}Edges)" for prefix in prefixes)
-    return "\n".join([*parts, checks, "", _FOOTER])
+def generate(lifecycles: Mapping[str, Lifecycle] | None = None) -> str:
+    """The text of ``Lifecycle.tla``, by default of the shipped tables."""
+    tables = (lifecycles or load_lifecycles()).values()
+    checks = [f"ASSUME Deterministic({_prefix(table)}Edges)" for table in tables]
+    return "\n".join([_HEADER, *map(_lifecycle, tables), *checks, "", _FOOTER])
 
 
 def is_current(folder: Path | None = None) -> bool:
-    """Whether the committed file is what `generate` would write."""
+    """Whether the committed file is what ``generate`` would write."""
     path = (folder or tla_dir()) / FILE_NAME
     return path.is_file() and path.read_text(encoding="ascii", errors="replace") == generate()
 
 
 def write(folder: Path | None = None) -> Path:
-    """Write the file; returns its path."""
+    """Write the file and return its path."""
     path = (folder or tla_dir()) / FILE_NAME
     path.write_text(generate(), encoding="ascii")
     return path
 
 
-def _prefix(table: Table) -> str:
+def _prefix(table: Lifecycle) -> str:
     return table.name.capitalize()
 
 
-def _lifecycle(table: Table) -> str:
+def _lifecycle(table: Lifecycle) -> str:
     prefix = _prefix(table)
     lines = [
-        "-" * 77,
+        _RULE,
         f"\\* {table.name}: {_comment(table.doc)}",
         f"{prefix}States == {_string_set(table.states)}",
         *(f"    \\* {state}: {_comment(doc)}" for state, doc in table.states.items()),
@@ -99,8 +98,8 @@ def _lifecycle(table: Table) -> str:
         f"{prefix}Edges == {{",
     ]
     for index, edge in enumerate(table.edges):
-        last = index == len(table.edges) - 1
-        lines += [f"    \\* {_comment(edge.why)}", f"    {_record(edge)}{'' if last else ','}"]
+        comma = "," if index < len(table.edges) - 1 else ""
+        lines += [f"    \\* {_comment(edge.why)}", f"    {_record(edge)}{comma}"]
     return "\n".join([*lines, "}", ""])
 
 
@@ -108,7 +107,7 @@ def _record(edge: Edge) -> str:
     return (
         f'[from |-> "{edge.source}", event |-> "{edge.event}",'
         f" needs |-> {_string_set(edge.needs)}, forbids |-> {_string_set(edge.forbids)},"
-        f'\n     to |-> "{edge.target}", effect |-> "{edge.effect}"]'
+        f'\n     to |-> "{edge.dest}", effect |-> "{edge.effect}"]'
     )
 
 
