@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel: what it holds, and that the code finds its tables from inside it."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ec_protocol
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_both_packages_the_tables_and_the_models(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for top in ("ec_protocol", "ec_connector"):
+        expected = {str(p.relative_to(ROOT)) for p in (ROOT / top).rglob("*.py")}
+        assert expected <= names
+        assert f"{top}/py.typed" in names
+    for top in ("spec", "tla"):
+        sources = {
+            p for p in (ROOT / top).rglob("*") if p.suffix in {".toml", ".md", ".tla", ".cfg"}
+        }
+        assert {f"ec_protocol/{p.relative_to(ROOT)}" for p in sources} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "ec_connector",
+        "ec_protocol",
+    }
+
+
+def test_the_tables_are_found_from_inside_the_wheel(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = (
+        "from ec_protocol._files import spec_path, tla_dir, checkout_dir\n"
+        "from ec_protocol.dispatch import DISPATCH\n"
+        "print(spec_path('lifecycle.toml'), tla_dir(), checkout_dir(), len(DISPATCH), sep='\\n')\n"
+    )
+    env = dict(os.environ, PYTHONPATH=str(tmp_path))
+    lines = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout.splitlines()
+    assert lines == [
+        str(tmp_path / "ec_protocol" / "spec" / "lifecycle.toml"),
+        str(tmp_path / "ec_protocol" / "tla"),
+        "None",
+        "6",
+    ]
+
+
+def test_console_scripts_exist():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {
+        "ec-protocol": "ec_protocol.cli:main",
+        "ec-connector": "ec_connector.cli:main",
+    }
+    for script in scripts:
+        done = subprocess.run(
+            [Path(sys.executable).parent / script, "--help"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_version_is_a_release_or_pre_release_number():
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", ec_protocol.__version__)
