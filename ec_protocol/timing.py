@@ -9,15 +9,17 @@ picture later.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from ec_protocol._files import spec_path
 from ec_protocol.errors import ConfigError, SpecError
+
+#: No timer is longer: a lease must fit into an ack, whose bound this is (EC-8.8).
+MAX_TIMER_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,9 @@ class Timing:
     """The timers of one process, in seconds; see ``spec/timing.toml`` for each.
 
     Raises:
-        ConfigError: A value is not a positive finite number, or an inequality
-            does not hold; the message names the timers and the fix (EC-7.2).
+        ConfigError: A value is not a positive number of at most a day, or an
+            inequality does not hold; the message names the timers and the fix
+            (EC-7.2).
     """
 
     ack_timeout_s: float = timer_specs()["ack_timeout_s"].default
@@ -113,8 +116,11 @@ class Timing:
             spec = timer_specs()[name]
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{spec.key}={value!r}: expected seconds as a number")
-            if not math.isfinite(value) or value <= 0:
-                raise ConfigError(f"{spec.key}={value!r}: expected a positive number of seconds")
+            if not 0 < value <= MAX_TIMER_S:
+                raise ConfigError(
+                    f"{spec.key}={value!r}: expected a positive number of seconds, "
+                    f"at most {MAX_TIMER_S:.0f}"
+                )
         for item in inequalities():
             if not item.holds(values):
                 shown = ", ".join(
