@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts, commands and kills the processes of the region tests (``region_child.py``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CHILD = Path(__file__).with_name("region_child.py")
+DEADLINE_S = 60.0
+
+BLOCKS = 16
+BLOCK_BYTES = 5120
+GEOMETRY: dict[str, Any] = {
+    "instance_id": "t",
+    "dp_rank": 0,
+    "num_blocks": BLOCKS,
+    "block_size_bytes": BLOCK_BYTES,
+}
+
+
+class Child:
+    """One process, driven over pipes: nothing here guesses by time."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, do: str, **command: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **command}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self, timeout_s: float = DEADLINE_S) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            raise TimeoutError(f"no answer from process {self.pid}")
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError(f"process {self.pid} ended: {self.process.wait()}")
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+    def call(self, do: str, **command: Any) -> dict[str, Any]:
+        self.send(do, **command)
+        return self.answer()
+
+    def open(self, directory: Path, **more: Any) -> dict[str, Any]:
+        return self.call("open", directory=str(directory), **{**GEOMETRY, **more})
+
+    def open_until(self, moment: str, directory: Path, **more: Any) -> None:
+        """Begin ``open`` and return when the process waits at ``moment``."""
+        assert self.call("pause", at=moment) == {"ok": True}
+        self.send("open", directory=str(directory), **{**GEOMETRY, **more})
+        assert self.answer() == {"paused": moment}
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(DEADLINE_S)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process.wait(DEADLINE_S)
+
+
+def eventually(what: Callable[[], bool], timeout_s: float = 30.0) -> bool:
+    """Poll until true or the deadline: for effects that only the kernel announces."""
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def guards_of(directory: Path) -> list[int]:
+    """Pids of the guards that watch files in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            argv = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(a.endswith(b"guard.py") for a in argv) and any(
+            a.startswith(os.fsencode(directory) + b"/") for a in argv
+        ):
+            found.append(int(entry.name))
+    return found
+
+
+def no_guard(directory: Path) -> bool:
+    return not guards_of(directory)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL at every moment, races and restarts, in real processes (schedule F10)."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ec_connector.region import SharedRegion, reap_orphans
+from tests.ec_connector.region_driver import (
+    DEADLINE_S,
+    GEOMETRY,
+    Child,
+    eventually,
+    guards_of,
+    names_in,
+    no_guard,
+)
+
+pytestmark = [pytest.mark.timeout(300)]
+
+NAME = "vllm_ec_t_dp0.mmap"
+
+# Every moment of a creation at which the creator is killed below.
+MOMENTS = (
+    "before_file",
+    "empty_file",
+    "before_allocate",
+    "allocated",
+    "header_written",
+    "guarded",
+    "before_link",
+    "linked",
+    "mapped",
+    "populated",
+)
+NAMED_FROM = MOMENTS.index("linked")
+GUARDED_FROM = MOMENTS.index("guarded")
+WITHOUT_GUARD = tuple(m for m in MOMENTS if m not in ("header_written", "guarded"))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
+    yield path
+    for pid in guards_of(path):
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[[], Child]]:
+    children: list[Child] = []
+
+    def start() -> Child:
+        children.append(Child())
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.end()
+
+
+@pytest.fixture
+def room_for_one(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs in which one region fits and two do not."""
+    path = tmp_path / "small"
+    path.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True
+    )
+    if done.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield path
+    for pid in guards_of(path):
+        os.kill(pid, signal.SIGKILL)
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+BIG: dict[str, Any] = {"num_blocks": 1200, "block_size_bytes": 4096}  # 4.7 of 8 MiB
+
+
+def gone(folder: Path) -> bool:
+    return not names_in(folder)
+
+
+# ----------------------------------------------------------- killed at each moment
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_creator_leaves_nothing(
+    folder: Path, spawn: Callable[[], Child], moment: str
+) -> None:
+    creator = spawn()
+    creator.open_until(moment, folder)
+    named = MOMENTS.index(moment) >= NAMED_FROM
+    assert names_in(folder) == ([NAME] if named else [])
+    creator.kill()
+    assert eventually(lambda: gone(folder))
+    assert eventually(lambda: no_guard(folder))
+
+
+@pytest.mark.parametrize("moment", WITHOUT_GUARD)
+def test_without_a_guard_the_next_start_reaps(
+    folder: Path, spawn: Callable[[], Child], moment: str
+) -> None:
+    creator = spawn()
+    creator.open_until(moment, folder, guard=False)
+    creator.kill()
+    left = names_in(folder)
+    assert left == ([NAME] if MOMENTS.index(moment) >= NAMED_FROM else [])
+    assert spawn().open(folder, instance_id="another")["reaped"] == left
+    assert names_in(folder) == ["vllm_ec_another_dp0.mmap"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "guard"), [(m, True) for m in MOMENTS] + [(m, False) for m in WITHOUT_GUARD]
+)
+def test_the_same_with_temporary_names(
+    folder: Path, spawn: Callable[[], Child], moment: str, guard: bool
+) -> None:
+    creator = spawn()
+    creator.call("no_tmpfile")
+    creator.open_until(moment, folder, guard=guard)
+    creator.kill()
+    if guard and MOMENTS.index(moment) >= GUARDED_FROM:
+        assert eventually(lambda: gone(folder))
+        return
+    assert len(names_in(folder)) == (0 if moment == "before_file" else 1)
+    successor = spawn().open(folder)
+    assert successor["created"]
+    assert names_in(folder) == [NAME]
+
+
+def test_a_creator_killed_at_any_instant_leaves_nothing(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    seed = random.randrange(1 << 32)
+    dice = random.Random(seed)
+    for _ in range(25):
+        creator = spawn()
+        creator.call("pause", at="never")  # it is up and listening
+        creator.send("open", directory=str(folder), **{**GEOMETRY, "num_blocks": 4096})
+        assert creator.process.stdout is not None
+        # an opening takes 30-60 ms here; the kill falls anywhere into it
+        select.select([creator.process.stdout], [], [], dice.uniform(0.0, 0.08))
+        creator.kill()
+        assert eventually(lambda: gone(folder)), seed
+    assert eventually(lambda: no_guard(folder)), seed
+
+
+# --------------------------------------------------------------- others still map
+def test_a_killed_creator_does_not_take_the_region_from_others(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    creator, worker = spawn(), spawn()
+    assert creator.open(folder)["created"]
+    assert not worker.open(folder)["created"]
+    creator.call("write", block=3, value=42)
+    creator.kill()
+    late = spawn()
+    assert not late.open(folder)["created"]
+    assert late.call("read", block=3) == {"value": 42}
+    assert reap_orphans(str(folder)).live == 1
+    worker.kill()
+    assert late.call("read", block=3) == {"value": 42}
+    assert names_in(folder) == [NAME]
+    late.kill()
+    assert eventually(lambda: gone(folder))
+    assert eventually(lambda: no_guard(folder))
+
+
+def test_a_joiner_killed_while_joining_changes_nothing(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    creator = spawn()
+    creator.open(folder)
+    creator.call("write", block=0, value=7)
+    for moment in ("before_identify", "identified", "mapped", "populated"):
+        joiner = spawn()
+        joiner.open_until(moment, folder)
+        joiner.kill()
+        assert names_in(folder) == [NAME]
+        assert creator.call("read", block=0) == {"value": 7}
+
+
+def test_everything_killed_at_once_the_guard_cleans_up(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    crowd = [spawn() for _ in range(4)]
+    for child in crowd:
+        child.open(folder)
+    for child in crowd:
+        child.process.send_signal(signal.SIGKILL)
+    assert eventually(lambda: gone(folder))
+    assert eventually(lambda: no_guard(folder))
+
+
+def test_everything_killed_and_the_guard_too_the_next_start_reaps(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    crowd = [spawn() for _ in range(3)]
+    for child in crowd:
+        child.open(folder)
+    (pid,) = guards_of(folder)
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: no_guard(folder))
+    for child in crowd:
+        child.kill()
+    assert names_in(folder) == [NAME]
+    successor = spawn().open(folder)
+    assert successor["created"]
+    assert successor["reaped"] == []  # the opening itself took the orphan at its own path
+    assert names_in(folder) == [NAME]
+
+
+def test_killed_during_shutdown(folder: Path, spawn: Callable[[], Child]) -> None:
+    creator, worker = spawn(), spawn()
+    creator.open(folder)
+    worker.open(folder)
+    creator.call("drain")
+    creator.kill()
+    assert names_in(folder) == [NAME]
+    worker.kill()
+    assert eventually(lambda: gone(folder))
+
+
+# -------------------------------------------------------------------------- guard
+def test_the_guard_is_small_and_alone(folder: Path, spawn: Callable[[], Child]) -> None:
+    creator = spawn()
+    creator.open(folder)
+    (pid,) = guards_of(folder)
+    proc = Path(f"/proc/{pid}")
+    inodes = sorted(p.stat().st_ino for p in (proc / "fd").iterdir())
+    null, region = os.stat("/dev/null").st_ino, os.stat(folder / NAME).st_ino
+    assert inodes == sorted([null] * 3 + [region])
+    status = dict(
+        line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line
+    )
+    assert int(status["VmRSS"].split()[0]) < 8 * 1024
+    assert os.getsid(pid) not in (os.getsid(0), os.getsid(creator.pid))
+    assert os.readlink(proc / "cwd") == "/"
+    # only its own name is in the environment, if anything
+    assert b"PYTHONPATH" not in (proc / "environ").read_bytes()
+
+
+def test_the_guard_ends_by_itself_after_an_ordinary_unlink(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    creator = spawn()
+    creator.open(folder)
+    assert len(guards_of(folder)) == 1
+    creator.call("close", unlink=True)
+    assert eventually(lambda: no_guard(folder))
+    assert creator.open(folder)["created"]
+
+
+def test_the_guard_outlives_signals_for_its_group(folder: Path, spawn: Callable[[], Child]) -> None:
+    creator = spawn()
+    creator.open(folder)
+    (pid,) = guards_of(folder)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
+    os.killpg(creator.pid, signal.SIGKILL)
+    assert eventually(lambda: gone(folder))
+    assert eventually(lambda: no_guard(folder))
+
+
+def test_the_guard_never_removes_a_successor(folder: Path, spawn: Callable[[], Child]) -> None:
+    old, straggler, new = spawn(), spawn(), spawn()
+    old.open(folder)
+    straggler.open(folder)
+    old.call("close", unlink=True)  # the guard still waits for the straggler
+    assert new.open(folder, guard=False)["created"]
+    straggler.kill()
+    assert eventually(lambda: no_guard(folder))
+    assert names_in(folder) == [NAME]
+
+
+def test_no_guard_when_it_is_switched_off(folder: Path, spawn: Callable[[], Child]) -> None:
+    spawn().open(folder, guard=False)
+    assert no_guard(folder)
+
+
+def test_a_guard_that_cannot_start_is_only_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments: dict[str, Any] = {**GEOMETRY, "directory": str(folder)}
+    for executable in ("", "/nowhere/python", "/bin/false"):
+        monkeypatch.setattr("sys.executable", executable)
+        with SharedRegion.open(**arguments) as region:
+            assert region.created
+        assert "no guard" in caplog.text
+        caplog.clear()
+
+
+def test_a_forked_child_counts_as_a_user(folder: Path, spawn: Callable[[], Child]) -> None:
+    creator = spawn()
+    creator.open(folder, guard=False)
+    creator.call("fork")
+    creator.process.kill()
+    creator.process.wait(DEADLINE_S)
+    assert reap_orphans(str(folder)).live == 1  # the child still maps it
+    assert creator.process.stdin is not None
+    creator.process.stdin.close()
+    assert eventually(lambda: reap_orphans(str(folder)).names == (NAME,))
+
+
+# -------------------------------------------------------------------------- races
+def test_concurrent_creators_make_exactly_one_region(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    crowd = [spawn() for _ in range(6)]
+    for _ in range(8):
+        for child in crowd:
+            child.send("open", directory=str(folder), **GEOMETRY)
+        answers = [child.answer() for child in crowd]
+        assert sum(answer["created"] for answer in answers) == 1, answers
+        assert len({answer["inode"] for answer in answers}) == 1
+        for child in crowd:
+            child.call("close", unlink=True)
+        assert gone(folder)
+    assert eventually(lambda: no_guard(folder))
+
+
+def test_concurrent_creators_need_the_memory_once(
+    room_for_one: Path, spawn: Callable[[], Child]
+) -> None:
+    crowd = [spawn() for _ in range(5)]
+    for child in crowd:
+        child.send("open", directory=str(room_for_one), **{**GEOMETRY, **BIG})
+    answers = [child.answer() for child in crowd]
+    assert [answer.get("created") for answer in answers].count(True) == 1, answers
+    assert [answer.get("created") for answer in answers].count(False) == 4, answers
+
+
+def test_a_creator_killed_in_its_turn_lets_the_next_one_create(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    first, second = spawn(), spawn()
+    first.open_until("allocated", folder)
+    second.send("open", directory=str(folder), **GEOMETRY)
+    first.kill()
+    assert second.answer()["created"]
+
+
+def test_reaping_races_joining_without_losing_a_region(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    users = [spawn() for _ in range(3)]
+    reaper = spawn()
+    common: dict[str, Any] = {"directory": str(folder), "seconds": 6.0}
+    for user in users:
+        user.send("hold_loop", guard=False, prefault=False, **common, **GEOMETRY)
+    reaper.send("reap_loop", **common)
+    results = [user.answer() for user in users]
+    reaped = reaper.answer()["reaped"]
+    assert all(result["lost"] == 0 for result in results), results
+    assert all(result["rounds"] > 20 for result in results), results
+    # the race was real: regions died and were born many times
+    assert sum(result["created"] for result in results) > 20, (results, reaped)
+    reap_orphans(str(folder))
+    assert gone(folder)
+
+
+def test_guards_race_joining_without_losing_a_region(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    users = [spawn() for _ in range(3)]
+    for user in users:
+        user.send("hold_loop", directory=str(folder), seconds=6.0, prefault=False, **GEOMETRY)
+    results = [user.answer() for user in users]
+    assert all(result["lost"] == 0 for result in results), results
+    assert sum(result["created"] for result in results) > 10, results
+    assert eventually(lambda: gone(folder))
+    assert eventually(lambda: no_guard(folder))
+
+
+# ----------------------------------------------------------------------- restarts
+def test_restart_with_the_same_id_waits_for_the_old_processes(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    old_scheduler, old_worker, new = spawn(), spawn(), spawn()
+    old = old_scheduler.open(folder)
+    old_worker.open(folder)
+    old_scheduler.kill()
+    new.send("open", directory=str(folder), create=True, **GEOMETRY)
+    refused = spawn().open(folder, create=True, timeout_s=0.2)
+    assert refused["error"] == "RegionBusyError"
+    assert f"pids: {old_worker.pid}" in refused["message"]
+    old_worker.kill()
+    answer = new.answer()
+    assert answer["created"]
+    assert answer["inode"] != old["inode"] or gone(folder) is False
+    assert names_in(folder) == [NAME]
+
+
+def test_a_worker_of_the_new_start_does_not_join_the_old_region(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    old_nonce, new_nonce = "aa" * 16, "bb" * 16
+    old_worker, new_worker, new_scheduler = spawn(), spawn(), spawn()
+    old_worker.open(folder, nonce=old_nonce)
+    old_worker.call("write", block=0, value=13)
+    for child in (new_worker, new_scheduler):
+        child.send("open", directory=str(folder), nonce=new_nonce, **GEOMETRY)
+    old_worker.kill()
+    answers = [new_worker.answer(), new_scheduler.answer()]
+    assert sorted(answer["created"] for answer in answers) == [False, True]
+    assert answers[0]["inode"] == answers[1]["inode"]
+    assert new_worker.call("read", block=0) == {"value": 0}
+
+
+def test_restart_while_the_old_instance_shuts_down(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    old, new = spawn(), spawn()
+    old.open(folder)
+    old.call("drain")
+    new.send("open", directory=str(folder), **GEOMETRY)
+    old.call("close", unlink=True)
+    assert new.answer()["created"]
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_restart_after_sigkill_where_one_region_fits(
+    room_for_one: Path, spawn: Callable[[], Child], guard: bool
+) -> None:
+    for turn in range(4):
+        child = spawn()
+        # the same id, then another one: both find the room that the dead one took
+        answer = child.open(room_for_one, **BIG, guard=guard, instance_id=f"t{turn // 2}")
+        assert answer.get("created"), answer
+        child.kill()
+
+
+def test_restart_at_once_after_an_ordinary_stop_where_one_region_fits(
+    room_for_one: Path, spawn: Callable[[], Child]
+) -> None:
+    child = spawn()
+    for _ in range(4):
+        assert child.open(room_for_one, **BIG)["created"]
+        child.call("close", unlink=True)
+    assert gone(room_for_one)
+
+
+def test_a_live_region_in_the_way_is_an_error_that_names_the_numbers(
+    room_for_one: Path, spawn: Callable[[], Child]
+) -> None:
+    first, second = spawn(), spawn()
+    first.open(room_for_one, **BIG)
+    answer = second.open(room_for_one, **BIG, instance_id="another")
+    assert answer["error"] == "RegionSpaceError"
+    assert "ec_cpu_bytes" in answer["message"]
+    assert names_in(room_for_one) == [NAME]
+    first.call("write", block=1199, value=1)
