@@ -19,6 +19,15 @@ ARGS ?=
 CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3 python)
 IS_USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
+# PYTHON= naming another interpreter than .venv's own makes .venv anew.
+ORIGIN := import sys; print(sys.base_prefix, sys.version_info[:2])
+ifdef PYTHON
+ifneq ($(shell $(PYTHON) -c '$(ORIGIN)' 2>/dev/null),$(shell $(BIN)/python -c '$(ORIGIN)' 2>/dev/null))
+.PHONY: $(STAMP)
+OTHER_PYTHON := yes
+endif
+endif
+
 # step(TEXT, COMMAND): says what runs, and how long it took.
 define step
 	@start=$$(date +%s); echo "==> $(1)"; \
@@ -38,7 +47,10 @@ help:
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints/dev.txt
-	@python=; for candidate in $(CANDIDATES); do \
+	@if [ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -c '$(IS_USABLE)' >/dev/null 2>&1; then \
+		echo "==> updating $(VENV)"; exit 0; \
+	fi; \
+	python=; for candidate in $(CANDIDATES); do \
 		if "$$candidate" -c '$(IS_USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
