@@ -131,7 +131,7 @@ def diagram(
 @app.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]", help="Models; else all of the tier.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Models; else all of the tier.")
     ] = None,
     tier: Annotated[TierChoice, typer.Option(help="Which models run if none is named.")] = (
         TierChoice.pr
@@ -248,7 +248,7 @@ def _explain(out: Console, report: Report) -> None:
     if report.model.safeguard:
         out.print(f"  removed: {escape(report.model.safeguard)}")
     for problem in report.problems:
-        out.print(f"  {escape(problem)}")
+        out.print("  " + escape(problem.replace("\n", "\n  ")))
     before: dict[str, str] = {}
     for number, step in enumerate(report.trace, 1):
         fired = ""

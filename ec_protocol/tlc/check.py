@@ -25,6 +25,10 @@ TIMEOUT: Final = "timeout"
 #: a specification that one of these covers already.
 COVERED: Final = frozenset({"exhaustive", "edges"})
 
+#: Models that the manifest says to be quicker than this run with a Java that
+#: starts quickly.
+SHORT_SECONDS: Final = 5.0
+
 _UPDATE_HINT = (
     "if the change of the spec is meant, run `ec-protocol check {name} --update-manifest` and say "
     "why in CHANGELOG.md"
@@ -104,6 +108,7 @@ def job_for(model: Model, folder: Path) -> Job:
         final_liveness=model.mode == "liveness",
         dump=model.mode == "edges",
         simulate=model.simulate,
+        short=model.seconds is not None and model.seconds < SHORT_SECONDS,
         timeout=model.timeout,
     )
 

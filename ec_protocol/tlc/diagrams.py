@@ -106,9 +106,10 @@ def fill(text: str, lifecycles: Mapping[str, Lifecycle] | None = None) -> str:
             body = f"\n{meaning(tables[name])}\n"
         return f"<!-- {kind}:{name} -->\n{body}<!-- /{kind} -->"
 
+    filled = _BLOCK.sub(block, text)
     for mark in _MARK.findall(_BLOCK.sub("", text)):
         raise DiagramError(f"{mark} has no partner, or is not of the form diagram:NAME")
-    return _BLOCK.sub(block, text)
+    return filled
 
 
 def stale(root: Path) -> list[Path]:

@@ -37,13 +37,14 @@ EXIT_CODES: Final[Mapping[Kind, frozenset[int]]] = {
     "property": frozenset({12, 13}),
     "deadlock": frozenset({11}),
     "assumption": frozenset({10}),
-    "evaluation": frozenset({14, 75, 76, 77, 255}),
+    "evaluation": frozenset({10, 14, 75, 76, 77, 255}),
     "parse": frozenset({150}),
     "config": frozenset({151, 255}),
 }
 
 _SUCCESS = 2193
-_BANNERS = frozenset({2262, 2187, 2185, 2186})
+_BEHAVIOR_FOLLOWS = frozenset({2121, 2264})
+_EVALUATION_EXITS = frozenset({14, 75, 76, 77})
 _VERDICTS: Final[Mapping[int, Kind]] = {
     2107: "invariant",  # in the initial state
     2110: "invariant",
@@ -53,11 +54,15 @@ _VERDICTS: Final[Mapping[int, Kind]] = {
     2114: "deadlock",
     2104: "assumption",
     **dict.fromkeys(
-        (2102, 2103, 2105, 2106, 2109, 2111, 2113, 2115, 2117, 2132, 2147, 2154), "evaluation"
+        (2102, 2105, 2106, 2109, 2111, 2113, 2115, 2117, 2132, 2147, 2154), "evaluation"
     ),
     3002: "parse",
     **dict.fromkeys((*range(2222, 2252), *range(5001, 5007)), "config"),
 }
+
+#: Verdicts that TLC explains in further messages.
+_TALKATIVE: Final = ("evaluation", "crash")
+_MESSAGE_LINES: Final = 30
 
 _START = re.compile(r"@!@!@STARTMSG (\d+):(\d+) @!@!@")
 _END = re.compile(r"@!@!@ENDMSG (\d+) @!@!@")
@@ -69,6 +74,9 @@ _DEPTH = re.compile(r"depth of the complete state graph search is (\d+)")
 # Newer releases put an action's arguments behind its name.
 _ACTION = re.compile(r"<(\w+)(?:\(.*\))? line \d+[^>]*>")
 _COVERED = re.compile(r"<(\w+)(?:\(.*\))? line \d+[^>]*>: (\d+):(\d+)")
+_BOILERPLATE = re.compile(
+    r"TLC threw an unexpected exception\..*?The exception was a \S+\n?(?::\s*)?", re.DOTALL
+)
 _BACK_TO = re.compile(r"(\d+): Back to state")
 _VARIABLE = re.compile(r"^(?:/\\ )?(\w+) = ", re.MULTILINE)
 
@@ -144,6 +152,8 @@ class OutputParser:
             return False
         if _END.search(line) and self._frames:
             code, severity, lines = self._frames.pop()
+            if self._frames:
+                self._frames[-1][2].extend(lines)
             self._message(code, severity, "\n".join(lines))
             return code in (2199, 2200, 2209)
         if self._frames:
@@ -165,6 +175,8 @@ class OutputParser:
             out.kind = "ok"
         if out.kind == "parse":
             out.message = _squeeze(self._outside) or out.message
+        elif out.kind == "crash" and exit_code in _EVALUATION_EXITS:
+            out.kind = "evaluation"
         allowed = EXIT_CODES.get(out.kind)
         if allowed is not None and exit_code not in allowed:
             clash = f"TLC's exit status {exit_code} contradicts its messages ({out.kind})."
@@ -172,6 +184,9 @@ class OutputParser:
             out.kind = "crash"
         if out.kind == "crash" and not out.message:
             out.message = _squeeze(self._outside) or f"TLC ended with exit status {exit_code}"
+        lines = out.message.splitlines()
+        if len(lines) > _MESSAGE_LINES:
+            out.message = "\n".join([*lines[:_MESSAGE_LINES], "..."])
         return out
 
     def _message(self, code: int, severity: int, text: str) -> None:
@@ -193,8 +208,10 @@ class OutputParser:
         elif code == 2772 and (match := _COVERED.search(text)):
             # An action that is used in several places is reported at each.
             out.coverage[match[1]] = out.coverage.get(match[1], 0) + int(match[3])
-        elif severity == 1 and code not in _BANNERS and code not in (2121, 2264):
-            out.message = "\n".join(filter(None, [out.message, text.strip()]))
+        elif severity == 1 and code not in _BEHAVIOR_FOLLOWS and out.kind in _TALKATIVE:
+            more = _BOILERPLATE.sub("", text).strip()
+            if more not in out.message:
+                out.message = f"{out.message}\n{more}".strip()
 
     def _verdict(self, kind: Kind, text: str) -> None:
         # TLC goes on talking after the first failure, so the first one counts.
