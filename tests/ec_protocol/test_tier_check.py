@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tier's own checker, which other tests rely on, sees what is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ec_protocol.entry import Entry
+from ec_protocol.errors import LocalProtocolError
+from ec_protocol.tier import EncodingTier
+from tests.ec_protocol.test_tier import land, make
+
+
+def overlap(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    b.extents = a.extents
+
+
+def lost_block(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    a.extents = ((a.extents[0][0], 1),)
+
+
+def free_and_owned(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    tier._space.free(a.extents)
+
+
+def retired_and_owned(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    tier._retired[99] = a.extents
+
+
+def vanished(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    del tier._live[a.mm_hash]
+
+
+def holder_without_pin(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    b.holders.add(("load", 7))
+
+
+def pin_without_holder(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    a.holders.clear()
+
+
+def evictable_miscounted(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    tier._evictable_blocks += 1
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "invariant"),
+    [
+        (overlap, "NoOverlap"),
+        (free_and_owned, "NoOverlap"),
+        (retired_and_owned, "NoOverlap"),
+        (lost_block, "Conserved"),
+        (vanished, "Conserved"),
+        (evictable_miscounted, "Conserved"),
+        (holder_without_pin, "PinSafety"),
+        (pin_without_holder, "PinSafety"),
+    ],
+)
+@pytest.mark.clause("EC-2.1")
+@pytest.mark.clause("EC-2.4")
+def test_the_checker_sees_what_is_broken(
+    corrupt: Callable[[EncodingTier, Entry, Entry], None], invariant: str
+) -> None:
+    tier = make(8)
+    a, b = land(tier, "a", 2), land(tier, "b", 2)
+    tier.pin(a, ("load", 1))
+    tier.check()
+    corrupt(tier, a, b)
+    with pytest.raises(LocalProtocolError, match=f"^{invariant}: "):
+        tier.check()
