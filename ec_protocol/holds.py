@@ -84,6 +84,9 @@ class HoldTable:
 
     def landed(self, entry: Entry) -> None:
         """Start the holds that were waiting for this entry's write."""
+        if entry.num_blocks > self.max_blocks:
+            # The name was allocated again, larger than when the hold was asked for.
+            return
         for hold in list(self._holds.values()):
             if hold.entry is None and hold.mm_hash == entry.mm_hash:
                 self._apply(hold, entry)
