@@ -137,18 +137,19 @@ def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
     """The records of a trace file.
 
     Raises:
-        TraceError: Not a trace, another version, or a damaged line (the message
-            names the line).
+        TraceError: Not a trace, an empty one, another version, or a damaged line
+            (the message names the line).
     """
     try:
-        file = open(path, encoding="utf-8")  # noqa: SIM115
+        file = open(path, "rb")  # noqa: SIM115
     except OSError as exc:
         raise TraceError(f"trace file {path}: {exc.strerror}") from exc
+    number = 0
     with file:
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
-            except ValueError as exc:
+            except (ValueError, RecursionError) as exc:
                 raise TraceError(f"trace file {path}, line {number}: not JSON: {exc}") from exc
             if not isinstance(record, dict):
                 raise TraceError(f"trace file {path}, line {number}: expected an object")
@@ -160,3 +161,5 @@ def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
                     )
                 continue
             yield record
+    if number == 0:
+        raise TraceError(f"trace file {path}: empty, without even a header line")
