@@ -123,8 +123,8 @@ class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_req_decoder: Final = msgspec.msgpack.Decoder(XferReq)
-_ack_decoder: Final = msgspec.msgpack.Decoder(XferAck)
+# Of a union msgspec demands the tag; of a single struct it lets the tag be left out.
+_decoder: Final = msgspec.msgpack.Decoder(XferReq | XferAck)
 _descriptor_decoder: Final = msgspec.msgpack.Decoder(list[tuple[_Natural, _Natural, _Natural]])
 
 
@@ -153,9 +153,12 @@ def decode_request(frames: Sequence[bytes]) -> XferReq:
     """
     payload = _payload(frames, MAX_REQUEST_BYTES, "XferReq")
     try:
-        return _req_decoder.decode(payload)
+        request = _decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise RemoteProtocolError(f"XferReq: {exc}", clause="EC-8.1") from exc
+    if not isinstance(request, XferReq):
+        raise RemoteProtocolError("XferReq: the type is 'ack'", clause="EC-8.1")
+    return request
 
 
 def decode_ack(frames: Sequence[bytes]) -> XferAck:
@@ -166,9 +169,11 @@ def decode_ack(frames: Sequence[bytes]) -> XferAck:
     """
     payload = _payload(frames, MAX_ACK_BYTES, "XferAck")
     try:
-        ack = _ack_decoder.decode(payload)
+        ack = _decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise RemoteProtocolError(f"XferAck: {exc}", clause="EC-8.1") from exc
+    if not isinstance(ack, XferAck):
+        raise RemoteProtocolError("XferAck: the type is 'req'", clause="EC-8.1")
     if ack.lease_s is not None and not math.isfinite(ack.lease_s):
         raise RemoteProtocolError(f"XferAck: lease_s={ack.lease_s}: not finite", clause="EC-8.1")
     return ack
