@@ -134,11 +134,11 @@ class ProducerGrants:
         Returns:
             The ack to send.
         """
-        status, entry = self._judge(identity, req)
         key = wire.notice(req.session_id, req.mm_hash)
+        known = self._by_key.get(key, ()) if req.attempt_id is not None else ()
+        status, entry = self._judge(identity, req, again=bool(known))
         if status is XferStatus.OK and entry is not None:
-            known = self._by_key.get(key, ())
-            if req.attempt_id is not None and known:
+            if known:
                 # The same request again: same pin, and only what is left of its lease.
                 self.counters["duplicate_requests"] += 1
                 left = max(0.0, known[0].expires_at - now)
@@ -155,7 +155,9 @@ class ProducerGrants:
             incarnation=self.incarnation if req.attempt_id is not None else "",
         )
 
-    def _judge(self, identity: bytes, req: XferReq) -> tuple[XferStatus, Entry | None]:
+    def _judge(
+        self, identity: bytes, req: XferReq, *, again: bool
+    ) -> tuple[XferStatus, Entry | None]:
         if req.connector_version not in (0, *wire.VERSIONS):
             return XferStatus.NACK_VERSION, None
         if req.compatibility_hash != self.compat_hash:
@@ -171,7 +173,8 @@ class ProducerGrants:
         if not entry.servable or not self.agent_metadata:
             return XferStatus.NACK_NOT_READY, None
         held = self._peer_blocks[identity]
-        if held and held + entry.num_blocks > self.quota_blocks:
+        # Answering an open grant once more pins nothing more.
+        if held and not again and held + entry.num_blocks > self.quota_blocks:
             self.counters["over_quota"] += 1
             return XferStatus.NACK_NOT_READY, None
         return XferStatus.OK, entry
