@@ -57,6 +57,7 @@ def open_region(folder: Path, **more: Any) -> SharedRegion:
 
 
 # ----------------------------------------------------------------------- layout
+@pytest.mark.clause("EC-10.1")
 def test_the_file_has_the_documented_name_mode_and_layout(folder: Path) -> None:
     old = os.umask(0o777)
     try:
@@ -124,6 +125,7 @@ def test_the_trailer_cannot_be_reached_through_the_blocks(folder: Path) -> None:
 
 
 # -------------------------------------------------------------------- arguments
+@pytest.mark.clause("EC-10.1")
 @pytest.mark.parametrize("bad", ["", "a/b", "..", "a b", "ä", "a\n", "a\0", "x" * 129, "a*", None])
 def test_an_instance_id_that_is_unsafe_in_a_path_is_refused(folder: Path, bad: Any) -> None:
     if bad == "..":  # dots are fine inside the name, which never is a path of its own
@@ -311,6 +313,7 @@ def test_unlinking_leaves_the_mapping_of_others_alone(folder: Path) -> None:
     second.close(unlink=True)
 
 
+@pytest.mark.clause("EC-10.3")
 def test_a_file_that_took_the_name_since_is_not_unlinked(folder: Path) -> None:
     old, late = open_region(folder), open_region(folder)
     old.close(unlink=True)
@@ -329,6 +332,7 @@ def test_two_processes_that_unlink_at_once_remove_one_name(folder: Path) -> None
     assert not os.path.exists(second.path)
 
 
+@pytest.mark.clause("EC-10.2")
 def test_views_and_tensors_outlive_close_and_keep_the_lock(folder: Path) -> None:
     region = open_region(folder)
     tensor = region.tensor
@@ -381,6 +385,7 @@ FOREIGN_FILES = {
 }
 
 
+@pytest.mark.clause("EC-10.4")
 @pytest.mark.parametrize("kind", FOREIGN_FILES)
 def test_a_foreign_or_truncated_file_is_left_alone(folder: Path, kind: str) -> None:
     content, found = FOREIGN_FILES[kind]
@@ -394,6 +399,7 @@ def test_a_foreign_or_truncated_file_is_left_alone(folder: Path, kind: str) -> N
     assert path.read_bytes() == content
 
 
+@pytest.mark.clause("EC-10.4")
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "socket"])
 def test_what_is_not_a_file_is_left_alone(folder: Path, kind: str) -> None:
     path = folder / NAME
@@ -426,6 +432,8 @@ def test_an_orphan_of_another_release_is_reaped_and_a_live_one_is_not_joined(fol
 
 
 # ---------------------------------------------------------------------- reaping
+@pytest.mark.clause("EC-10.3")
+@pytest.mark.clause("EC-10.4")
 def test_the_sweep_takes_orphans_only(folder: Path) -> None:
     dead = [open_region(folder, instance_id="dead", dp_rank=rank) for rank in (0, 1)]
     for region in dead:
@@ -465,6 +473,7 @@ def test_an_orphan_of_other_geometry_is_replaced(folder: Path) -> None:
         assert region.num_blocks == BLOCKS
 
 
+@pytest.mark.clause("EC-1.1")
 def test_every_edge_of_the_region_table_is_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,8 @@ def gone(folder: Path) -> bool:
 
 
 # ----------------------------------------------------------- killed at each moment
+@pytest.mark.clause("EC-10.1")
+@pytest.mark.clause("EC-10.6")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_creator_leaves_nothing(
     folder: Path, spawn: Callable[[], Child], moment: str
@@ -108,6 +110,7 @@ def test_a_killed_creator_leaves_nothing(
     assert eventually(lambda: no_guard(folder))
 
 
+@pytest.mark.clause("EC-10.6")
 @pytest.mark.parametrize("moment", WITHOUT_GUARD)
 def test_without_a_guard_the_next_start_reaps(
     folder: Path, spawn: Callable[[], Child], moment: str
@@ -158,6 +161,8 @@ def test_a_creator_killed_at_any_instant_leaves_nothing(
 
 
 # --------------------------------------------------------------- others still map
+@pytest.mark.clause("EC-10.2")
+@pytest.mark.clause("EC-10.3")
 def test_a_killed_creator_does_not_take_the_region_from_others(
     folder: Path, spawn: Callable[[], Child]
 ) -> None:
@@ -192,6 +197,7 @@ def test_a_joiner_killed_while_joining_changes_nothing(
         assert creator.call("read", block=0) == {"value": 7}
 
 
+@pytest.mark.clause("EC-10.6")
 def test_everything_killed_at_once_the_guard_cleans_up(
     folder: Path, spawn: Callable[[], Child]
 ) -> None:
@@ -204,6 +210,8 @@ def test_everything_killed_at_once_the_guard_cleans_up(
     assert eventually(lambda: no_guard(folder))
 
 
+@pytest.mark.clause("EC-10.3")
+@pytest.mark.clause("EC-10.6")
 def test_everything_killed_and_the_guard_too_the_next_start_reaps(
     folder: Path, spawn: Callable[[], Child]
 ) -> None:
@@ -352,6 +360,7 @@ def test_a_creator_killed_in_its_turn_lets_the_next_one_create(
     assert second.answer()["created"]
 
 
+@pytest.mark.clause("EC-10.3")
 def test_reaping_races_joining_without_losing_a_region(
     folder: Path, spawn: Callable[[], Child]
 ) -> None:

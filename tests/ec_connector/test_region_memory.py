@@ -53,6 +53,7 @@ def open_region(folder: Path, nbytes: int, **more: Any) -> SharedRegion:
 
 
 # ------------------------------------------------------------------------ space
+@pytest.mark.clause("EC-10.5")
 def test_a_region_larger_than_the_tmpfs_is_refused_before_any_allocation(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_tmpfs_that_fills_up_during_creation_is_a_typed_error(
     assert os.statvfs(small_tmpfs).f_bfree == os.statvfs(small_tmpfs).f_blocks
 
 
+@pytest.mark.clause("EC-10.5")
 def test_pages_cannot_run_out_after_creation(small_tmpfs: Path) -> None:
     with open_region(small_tmpfs, 6 * MIB, prefault=False) as region:
         with pytest.raises(OSError, match="No space left"):

@@ -309,7 +309,9 @@ def test_a_rank_outside_the_world_is_refused(one: Rank, rank: int, world_size: i
         ECWorker(CONFIG, one.region, one.engine, rank, world_size)
 
 
-@pytest.mark.clause("EC-4.1", "EC-4.2", "EC-4.3")
+@pytest.mark.clause("EC-4.1")
+@pytest.mark.clause("EC-4.2")
+@pytest.mark.clause("EC-4.3")
 def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
     """Random steps through the real copy table: each report is accepted exactly once."""
     import random
@@ -328,6 +330,10 @@ def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
             for item in report.entries:
                 copy = copies.report(item.copy_id, item.rank, item.landed)
                 outcome[f"{copy.kind} {copy.state}"] += 1
+
+    def finish() -> None:
+        while any(rank.worker.has_pending for rank in ranks):
+            collect()
 
     for step in range(150):
         saves, loads, encoded = [], [], {}
@@ -360,14 +366,16 @@ def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
             rank.begin(metadata, encoded)
             for op in loads:
                 assert torch.equal(rank.cache[op.mm_hash], truth[op.mm_hash])
-        if dice.random() < 0.7:
+        # Reports come late as often as not.
+        if dice.random() < 0.5:
             collect()
+        else:
+            finish()
         tier.check()
-    while any(rank.worker.has_pending for rank in ranks):
-        collect()
+    finish()
     assert len(copies) == 0
-    assert outcome["load landed"] > 50, outcome
-    assert outcome["save landed"] > 20, outcome
+    assert outcome["load landed"] > 30, outcome
+    assert outcome["save landed"] > 50, outcome
     assert outcome["save skipped"] > 10, outcome
     for rank in ranks:
         rank.close()
