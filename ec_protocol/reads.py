@@ -217,9 +217,12 @@ class AttemptTable:
     def _settle(self, attempt: Attempt, now: float) -> None:
         """Action ``Settle``: apply the outcome of an attempt to its fetch."""
         fetch = attempt.fetch
+        # However the attempt ended: a producer whose grants have no lease left to
+        # use must not make us ask without a pause.
+        fetch.next_at = max(fetch.next_at, now, attempt.sent_at + self.timing.retry_interval_s)
         retry = (
             bool(fetch.waiters)
-            and max(now, fetch.next_at) + self.timing.ack_timeout_s <= fetch.deadline
+            and fetch.next_at + self.timing.ack_timeout_s <= fetch.deadline
             and attempt.state == "retryable"
         )
         was = attempt.state
@@ -231,9 +234,7 @@ class AttemptTable:
         self._forget(attempt)
         if was == "done":
             del self._fetches[fetch.mm_hash]
-        elif effect == "keep_blocks":
-            fetch.next_at = max(fetch.next_at, now)
-        else:
+        elif effect != "keep_blocks":
             self._drop_fetch(fetch)
 
     def _forget(self, attempt: Attempt) -> None:
