@@ -35,6 +35,7 @@ from ec_protocol.commands import (
     SendReq,
 )
 from ec_protocol.consumer import ConsumerReads, FetchState
+from ec_protocol.copies import CopyTable
 from ec_protocol.entry import Entry
 from ec_protocol.holds import HoldTable
 from ec_protocol.producer import ProducerGrants
@@ -57,10 +58,11 @@ def content(mm_hash: str, nbytes: int) -> bytes:
 
 
 class Region:
-    """A tier and the bytes of its blocks."""
+    """A tier, its copies and the bytes of its blocks."""
 
     def __init__(self, num_blocks: int, trace: Trace | None) -> None:
         self.tier = EncodingTier(num_blocks, BLOCK, trace)
+        self.copies = CopyTable(self.tier)
         self.bytes = bytearray(num_blocks * BLOCK)
 
     def fill(self, entry: Entry) -> None:
@@ -78,12 +80,12 @@ class Region:
 
     def save(self, mm_hash: str, nbytes: int) -> Entry:
         """Allocate, write and land an encoding."""
-        entry = self.tier.alloc(mm_hash, nbytes)
-        assert entry is not None, f"no room for {mm_hash}"
-        self.tier.begin_write(entry, ("save", entry.entry_id))
-        self.fill(entry)
-        self.tier.write_landed(entry, ("save", entry.entry_id))
-        return entry
+        copy = self.copies.plan_save(mm_hash, nbytes)
+        assert copy is not None, f"no room for {mm_hash}"
+        self.copies.submit(copy)
+        self.fill(copy.entry)
+        self.copies.report(copy.copy_id, 0, landed=True)
+        return copy.entry
 
     def check(self) -> None:
         """The tier's invariants, and every servable byte (NoWrongBytes)."""

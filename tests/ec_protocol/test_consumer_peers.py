@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumer and its peers: losses, restarts, old producers, idle connections."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from ec_protocol import wire
+from ec_protocol.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
+from ec_protocol.reads import IDLE_TTLS
+from ec_protocol.timing import Timing
+from ec_protocol.wire import XferAck
+from tests.ec_protocol.test_consumer import N, granted, reading, state_of
+from tests.ec_protocol.world import BLOCK, PRODUCER, START, World, content
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# ------------------------------------------------------------------------- losses
+@pytest.mark.clause("EC-9.1")
+def test_a_lost_peer_fails_what_is_not_posted_and_quarantines_what_is(world: World) -> None:
+    posted = reading(world, "posted")
+    granted(world, "granted")
+    world.fetch("requested", N)
+    world.pump()
+    world.reads.peer_lost(PRODUCER, world.now)
+    for name in ("posted", "granted", "requested"):
+        assert world.fetch(name, N) == "failed"
+    assert (world.tier.quarantined_blocks, world.tier.free_blocks) == (2, 14)
+    assert ClosePeer(PRODUCER) in world.pump()
+    assert not world.post(2), "its command is still with the pump"
+    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    assert world.reads.idle
+    assert world.reads.peers.all() == []
+    world.check()
+
+
+@pytest.mark.clause("EC-9.4")
+@pytest.mark.clause("EC-7.3")
+def test_a_lost_address_costs_requests_nothing_for_a_while(world: World) -> None:
+    world.producer.save("h", N)
+    world.fetch("h", N)
+    world.reads.peer_lost(PRODUCER, world.now)
+    world.pump()
+    end = world.now + world.timing.heartbeat_timeout_s
+    for i, now in enumerate((world.now, math.nextafter(end, 0.0))):
+        world.now = now
+        assert world.fetch("h", N, f"r{i}") == "failed"
+        assert world.pump() == []
+    assert world.reads.counters["peer_cooling"] == 2
+    world.now = end
+    assert world.fetch("h", N, "later") == "pending"
+    assert [type(c) for c in world.pump()] == [OpenPeer, SendReq]
+
+
+def test_the_loss_of_a_peer_nobody_knows_is_nothing(world: World) -> None:
+    world.reads.peer_lost(("nobody", 1), world.now)
+    world.reads.peer_heard(("nobody", 1), world.now)
+    assert world.pump() == []
+    assert world.reads.counters["peers_lost"] == 0
+
+
+@pytest.mark.clause("EC-5.9")
+def test_a_fetch_between_two_attempts_falls_back_when_its_address_cools(world: World) -> None:
+    world.producer.tier.alloc("h", N)
+    world.fetch("h", N)
+    world.exchange()
+    world.reads.peer_lost(PRODUCER, world.now)
+    assert world.reads.fetching("h")
+    world.tick(world.timing.retry_interval_s)
+    assert world.fetch("h", N) == "failed"
+    assert (world.tier.free_blocks, world.reads.idle) == (16, True)
+    assert not any(isinstance(c, OpenPeer) for c in world.commands[2:])
+    world.check()
+
+
+@pytest.mark.clause("EC-9.4")
+def test_a_connection_after_a_loss_is_a_fresh_one(world: World) -> None:
+    """A request queued in the old socket must not be answered in the new one."""
+    world.producer.save("h", N)
+    world.fetch("h", N)
+    world.exchange()
+    world.reads.peer_lost(PRODUCER, world.now)
+    world.tick(world.timing.heartbeat_timeout_s)
+    assert world.fetch("h", N, "r2") == "pending"
+    opened, sent = world.pump()
+    assert isinstance(opened, OpenPeer)
+    assert isinstance(sent, SendReq)
+    assert sent.req.session_id == "c1.2"
+
+
+# ----------------------------------------------------------------------- restarts
+@pytest.mark.clause("EC-9.2")
+def test_f8_another_incarnation_voids_what_the_old_one_granted(world: World) -> None:
+    """Restart on the same address while one attempt is in each state."""
+    posted = reading(world, "posted")
+    waiting = granted(world, "granted")
+    world.fetch("requested", N)
+    world.pump()
+    world.restart_producer()
+    world.producer.save("requested", N)
+    world.exchange()
+    assert world.reads.counters["peers_replaced"] == 1
+    # The READ may still be moving bytes; the grant is void; the request is answered.
+    assert world.fetch("posted", N) == "failed"
+    assert world.fetch("granted", N) == "failed"
+    assert world.fetch("requested", N) == "pending"
+    assert not world.post(waiting)
+    assert world.tier.quarantined_blocks == 2
+    (attempt,) = world.prepared
+    command = world.prepared[attempt]
+    assert command.agent_metadata == world.producer.metadata
+    assert command.remote[0][0] >= world.producer.base_addr
+    assert world.post(attempt)
+    world.finish(attempt)
+    assert state_of(world, "requested") == "pinned"
+    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    world.check()
+
+
+@pytest.mark.clause("EC-9.2")
+def test_requests_that_the_new_process_may_answer_go_on(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.fetch(name, N)
+    world.pump()
+    world.producer.save("a", N)
+    first, *rest = world.requests
+    world.requests = [first]
+    world.exchange()
+    world.restart_producer()
+    for name in ("b", "c"):
+        world.producer.save(name, N)
+    world.requests = rest
+    world.exchange()
+    assert world.reads.counters["peers_replaced"] == 1
+    assert [world.fetch(name, N) for name in "abc"] == ["failed", "pending", "pending"]
+    for attempt in (2, 3):
+        assert world.post(attempt)
+        world.finish(attempt)
+    world.check()
+    assert [p.incarnation for p in world.reads.peers.all()] == [world.producer.grants.incarnation]
+
+
+def test_several_restarts_in_a_row(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.fetch(name, N)
+    world.pump()
+    requests = list(world.requests)
+    for name, payload in zip("abc", requests, strict=True):
+        world.restart_producer()
+        world.producer.save(name, N)
+        world.requests = [payload]
+        world.deliver_requests()
+        # The acks are seen before any sign of life of the connection.
+        ack = wire.decode_ack([b"", world.acks.pop()])
+        world.reads.on_ack(PRODUCER, ack, world.now)
+        world.pump()
+    assert world.reads.counters["peers_replaced"] == 2
+    assert [world.fetch(name, N) for name in "abc"] == ["failed", "failed", "pending"]
+    assert world.post(3)
+    world.finish(3)
+    world.check()
+
+
+@pytest.mark.clause("EC-9.2")
+def test_a_new_incarnation_may_speak_another_version(world: World) -> None:
+    world.fetch("a", N)
+    world.fetch("b", N)
+    world.pump()
+    nack = XferAck("a", 3, "c1.1", attempt_id=1, incarnation="old")
+    world.reads.on_ack(PRODUCER, nack, world.now)
+    world.reads.on_ack(PRODUCER, XferAck("b", 5, "c1.2", incarnation="new"), world.now)
+    peer = world.reads.peers.current(PRODUCER)
+    assert peer is not None
+    assert (peer.incarnation, peer.version) == ("new", wire.PREFERRED_VERSION)
+
+
+# ------------------------------------------------------------------ old producers
+class OldAck(msgspec.Struct, tag="ack", omit_defaults=True):
+    """An ack of a producer that knows neither attempts nor extents nor leases."""
+
+    mm_hash: str
+    status: int
+    session_id: str = ""
+    src_block_indices: list[int] = []
+    agent_metadata: bytes = b""
+    mem_descriptor: bytes = b""
+
+
+def old_answer(world: World) -> bytes:
+    """As an old producer answers the request under way from the same region."""
+    request = wire.decode_request([b"", world.requests.pop(0)])
+    producer = world.producer
+    entry = producer.tier.get(request.mm_hash)
+    if entry is None:
+        return msgspec.msgpack.encode(OldAck(request.mm_hash, 1, request.session_id))
+    indices = [b for start, n in entry.extents for b in range(start, start + n)]
+    rows = [(producer.base_addr + i * BLOCK, BLOCK, 0) for i in range(producer.tier.num_blocks)]
+    ack = OldAck(
+        request.mm_hash,
+        0,
+        request.session_id,
+        indices,
+        producer.metadata,
+        msgspec.msgpack.encode(rows),
+    )
+    return msgspec.msgpack.encode(ack)
+
+
+@pytest.mark.clause("EC-8.7")
+@pytest.mark.clause("EC-5.1")
+def test_an_old_producer_is_read_under_the_fence_of_our_own_configuration(world: World) -> None:
+    world.producer.save("h", N)
+    world.fetch("h", N)
+    world.pump()
+    world.acks.append(old_answer(world))
+    world.deliver_acks()
+    (command,) = world.prepared.values()
+    assert isinstance(command, PrepareRead)
+    assert command.incarnation == ""
+    assert command.notice == b"c1.1:h", "the attempt is named in what it echoes"
+    assert world.post(1)
+    world.finish(1)
+    assert state_of(world) == "pinned"
+    assert world.holds_encoding(next(iter(world.tier.entries())))
+    world.check()
+
+
+def test_an_old_producer_without_the_encoding(world: World) -> None:
+    world.fetch("h", N)
+    world.pump()
+    world.acks.append(old_answer(world))
+    world.deliver_acks()
+    assert world.fetch("h", N) == "failed"
+
+
+@pytest.mark.clause("EC-5.2")
+def test_f1_against_an_old_producer(world: World) -> None:
+    """Its ack waits in our socket while its lease ends and the block is reused."""
+    source = world.producer.save("h", N)
+    world.fetch("h", N)
+    world.pump()
+    ack = old_answer(world)
+    world.advance(31.0)
+    world.producer.bytes[:N] = content("another", N)
+    world.producer.fill(source)
+    world.acks.append(ack)
+    world.deliver_acks()
+    assert (world.prepared, world.posted) == ({}, {})
+    world.check()
+
+
+# ------------------------------------------------------------ idle connections
+@pytest.mark.clause("EC-9.5")
+def test_a_connection_that_nobody_uses_is_closed(world: World) -> None:
+    world.finish(reading(world))
+    world.reads.leave("request-1", world.now)
+    end = START + IDLE_TTLS * world.timing.heartbeat_ttl_s
+    assert world.reads.next_deadline() == end
+    world.reads.tick(math.nextafter(end, 0.0))
+    assert world.pump() == []
+    world.reads.tick(end)
+    assert world.pump() == [ClosePeer(PRODUCER)]
+    assert world.reads.peers.all() == []
+    assert world.reads.next_deadline() is None
+    # Closed by us, not lost: the next request opens it again at once.
+    assert world.fetch("other", N) == "pending"
+    assert [type(c) for c in world.pump()] == [OpenPeer, SendReq]
+
+
+def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
+    world = World(timing=Timing(quarantine_s=100.0))
+    attempt = reading(world)
+    world.reads.read_error(attempt, "x", world.now)
+    world.tick(IDLE_TTLS * world.timing.heartbeat_ttl_s + 1.0)
+    assert ClosePeer(PRODUCER) not in world.commands
+    world.reads.dma_ended(attempt, "aborted", world.now)
+    world.tick()
+    assert world.commands[-1] == ClosePeer(PRODUCER)
+
+
+@pytest.mark.clause("EC-9.5")
+def test_nothing_grows_over_many_fetches_and_losses(world: World) -> None:
+    for i in range(60):
+        world.producer.save(f"h{i}", N)
+        assert world.fetch(f"h{i}", N, f"r{i}") == "pending"
+        world.exchange()
+        attempt = max(world.prepared)
+        assert world.post(attempt)
+        if i % 3 == 0:
+            world.reads.peer_lost(PRODUCER, world.now)
+            world.pump()
+            world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+        else:
+            world.finish(attempt)
+        world.reads.leave(f"r{i}", world.now)
+        world.tick(world.timing.lease_s)
+    assert world.reads.idle
+    assert len(world.reads.peers.all()) <= 1
+    for table in ("_fetches", "_attempts", "_retired", "_failed", "_commands"):
+        assert not getattr(world.reads, table), table
+    assert len(world.holds) == 0
+    assert world.reads.peers._down == {}
+    world.check()
