@@ -81,7 +81,7 @@ check: $(STAMP)
 	@$(BIN)/ec-protocol check $(ARGS)
 
 bench: $(STAMP)
-	@$(BIN)/ec-connector bench $(ARGS)
+	@$(BIN)/python bench/core.py $(ARGS)
 
 test: lint
 	$(call step,generated TLA+ and diagrams match the tables,\
