@@ -64,6 +64,7 @@ def test_not_ready_is_asked_again_with_the_same_blocks(world: World) -> None:
     entry = world.tier.get("h")
     assert entry is not None
     extents = entry.extents
+    request = b""
     for attempt in range(1, 6):
         nacked = nack(XferStatus.NACK_NOT_READY, session_id=f"c1.{attempt}", attempt_id=attempt)
         assert receive(world, nacked) == []
@@ -80,8 +81,9 @@ def test_not_ready_is_asked_again_with_the_same_blocks(world: World) -> None:
         assert isinstance(sent, SendReq)
         assert sent.req.session_id == f"c1.{attempt + 1}"
         assert world.tier.get("h") is entry
+        request = wire.encode(sent.req)
     assert world.tier.evictions == 0
-    world.requests = [wire.encode(sent.req)]
+    world.requests = [request]
     world.exchange()
     assert world.post(6)
     world.finish(6)

@@ -52,7 +52,7 @@ def by_machine(machine: Machine, lc: Lifecycle, state: str, event: str, held: fr
     model = GuardedModel(lc, held)
     machine.add_model(model, initial=state)
     try:
-        moved = model.trigger(event)
+        moved = model.trigger(event)  # type: ignore[attr-defined]
         kind = "moved" if moved else "refused"
     except MachineError:
         kind = "illegal"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ec_protocol.entry import Entry
+from ec_protocol.entry import Entry, Holder, Writer
 from ec_protocol.errors import IllegalEvent, LocalProtocolError
 from ec_protocol.lifecycle import load_lifecycles
 from ec_protocol.tier import EncodingTier
@@ -16,8 +16,8 @@ from ec_protocol.trace import Trace
 
 LIFECYCLE = load_lifecycles()["entry"]
 LEGAL = {(e.source, e.event) for e in LIFECYCLE.edges}
-WRITER = ("read", 1)
-HOLDER = ("load", 1)
+WRITER: Writer = ("read", 1)
+HOLDER: Holder = ("load", 1)
 
 
 def entry_in(state: str, tier: EncodingTier, mm_hash: str = "subject") -> Entry:
@@ -40,7 +40,7 @@ def entry_in(state: str, tier: EncodingTier, mm_hash: str = "subject") -> Entry:
 
 #: How the tier is asked for each event. The writer is whatever the entry says, so
 #: that the table's own check is reached and not only the check of the writer.
-CALLS: dict[str, Callable[[EncodingTier, Entry], Any]] = {
+CALLS: dict[str, Callable[[EncodingTier, Any], Any]] = {
     "begin_write": lambda tier, entry: tier.begin_write(entry, ("save", 9)),
     "write_landed": lambda tier, entry: tier.write_landed(entry, entry.writer),
     "write_ended": lambda tier, entry: tier.write_ended(entry, entry.writer),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from transitions import Machine, MachineError
 
@@ -11,7 +13,7 @@ from ec_protocol.machines import EFFECT_PREFIX, GuardedModel, build_machine, mac
 
 pytestmark = pytest.mark.clause("EC-1.1")
 
-Row = tuple[str, str, str, frozenset[str], frozenset[str], str]
+Row = tuple[Any, ...]
 
 
 def rows_of_table(lc: Lifecycle) -> list[Row]:
@@ -29,7 +31,7 @@ def rows_of_machine(machine: Machine) -> list[Row]:
             t.dest,
             frozenset(c.func for c in t.conditions if c.target),
             frozenset(c.func for c in t.conditions if not c.target),
-            "".join(t.after).removeprefix(EFFECT_PREFIX),
+            "".join(map(str, t.after)).removeprefix(EFFECT_PREFIX),
         )
         for event in machine.events.values()
         for transitions in event.transitions.values()
