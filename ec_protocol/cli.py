@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -217,9 +218,9 @@ def _print_problems(
 
 
 def _table(reports: Sequence[Report]) -> Table:
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("model", overflow="fold")
-    table.add_column("mode")
+    table.add_column("mode", no_wrap=True, min_width=len("exhaustive"))
     table.add_column("expected", overflow="fold")
     table.add_column("result", overflow="fold")
     for name in ("distinct states", "depth", "seconds"):
