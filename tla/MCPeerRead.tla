@@ -1,0 +1,66 @@
+\* SPDX-License-Identifier: Apache-2.0
+----------------------------- MODULE MCPeerRead -----------------------------
+\* Bounds and checks of PeerRead for TLC.
+EXTENDS PeerProps, TLC
+
+\* Everything but the history of the last step.
+View == <<tiers, consumer, plane, net, producer>>
+
+\* Blocks and encodings have no order.
+Symmetry == Permutations(Blocks) \cup Permutations(Encodings)
+
+\* For the config whose graph is compared with the tables. A second attempt is
+\* there only to hold a second grant, and the producer restarts never.
+OneObject == read[MaxAttempts] \in {"absent", "requested"}
+
+\* READs that take no time, so that only what comes before posting can outlast
+\* the lease.
+QuickReads == (\E a \in Attempts : read[a] = "reading") => fence' = fence /\ lease' = lease
+
+-----------------------------------------------------------------------------
+\* What must be reachable, or the invariants would hold of nothing. Each of
+\* these is to be violated.
+
+ReachDone        == \A a \in Attempts : read[a] # "done"
+ReachQuarantined == \A a \in Attempts : read[a] # "quarantined"
+ReachRetired     == Out = {}
+ReachTwoGrants   == pins < 2
+
+\* Bytes of a quarantined READ land while its encoding is ready again elsewhere.
+ReachLandsBeside ==
+    \A a \in Attempts, s \in Sinks :
+        ~(/\ read[a] = "quarantined" /\ dma[a] = "completed"
+          /\ entry[s] = "ready" /\ names[s] \in Asked(a))
+
+\* An attempt is done whose producer is not the process that was asked first.
+ReachDoneAfterRestart ==
+    \A a \in Attempts : ~(read[a] = "done" /\ session > 1 /\ \E m \in net : m.type = "ok" /\ m.inc = 1)
+
+\* A READ ended after its fence.
+ReachLateDone ==
+    [][\A a \in Attempts : ~(read[a] = "reading" /\ read'[a] = "retryable")]_vars
+
+\* The fence turned away a READ whose ack had been accepted.
+ReachPostRefused ==
+    [][\A a \in Attempts : ~(read[a] = "granted" /\ read'[a] = "retryable")]_vars
+
+\* After a READ came late, the same entry is asked for again.
+ReachRetrySameBlocks ==
+    [][\A a \in Attempts, s \in Sinks :
+        ~(slot[a] = s /\ read[a] = "retryable" /\ read'[a] = "settled" /\ entry'[s] = "allocated")]_vars
+
+\* A proof came after retirement.
+ReachReclaimed == [][\A b \in Blocks : retired'[b] = 0 => retired[b] = 0]_vars
+
+-----------------------------------------------------------------------------
+\* A consumer that takes a short cut beside the tables, to show that TypeOK and
+\* EdgesOnlyProp see it.
+Rogue(a) ==
+    /\ read[a] = "requested"
+    /\ read' = [read EXCEPT ![a] = "done"]
+    /\ fence' = [fence EXCEPT ![a] = Lease]
+    /\ ev' = {}
+    /\ UNCHANGED <<tiers, slot, dst, src, handle, session, plane, net, producer>>
+
+RogueSpec == Init /\ [][Next \/ \E a \in Attempts : Rogue(a)]_vars
+=============================================================================

@@ -1,0 +1,154 @@
+\* SPDX-License-Identifier: Apache-2.0
+----------------------------- MODULE PeerProps -----------------------------
+\* What must hold of PeerRead. The names are those of the invariants of the
+\* design; each has a config in which it fails.
+EXTENDS PeerRead
+
+-----------------------------------------------------------------------------
+\* Invariants.
+
+TypeOK ==
+    /\ entry \in [Slots -> EntryStates]
+    /\ names \in [Slots -> Encodings \cup {Nothing}]
+    /\ at \in [Slots -> Blocks \cup Incs \cup {NoBlock}]
+    /\ \A s \in Slots : entry[s] = "freed" <=> names[s] = Nothing /\ at[s] = NoBlock
+    /\ free \subseteq Blocks \cup {inc}
+    /\ retired \in [Blocks -> Attempts \cup {0}]
+    /\ bytes \in [Blocks \cup Incs -> Encodings \cup {Torn}]
+    /\ read \in [Attempts -> ReadStates \cup {"absent"}]
+    /\ fence \in [Attempts -> 0 .. (Lease - Margin)]
+    /\ slot \in [Attempts -> Slots]
+    /\ dst \in [Attempts -> Blocks \cup {NoBlock}]
+    /\ src \in [Attempts -> Incs \cup {Wild}]
+    /\ handle \in [Attempts -> BOOLEAN]
+    /\ session \in {0} \cup Incs
+    /\ dma \in [Attempts -> {"none"} \cup Moving \cup Over]
+    /\ seen \in [Attempts -> Encodings \cup {Torn, Nothing}]
+    /\ net \subseteq Messages
+    /\ inc \in Incs
+    /\ pins \in 0 .. MaxAttempts
+    /\ grant \in [Attempts -> GrantStates \cup {"absent"}]
+    /\ lease \in [Attempts -> 0 .. Lease]
+
+\* A ready or pinned entry holds the encoding that it names, all of it.
+NoWrongBytesInv ==
+    \A s \in Slots : entry[s] \in {"ready", "pinned"} => bytes[at[s]] = names[s]
+
+\* A block that a READ may still write is in nobody's hands but that READ's.
+NoReuseUnderDMAInv ==
+    \A a \in Attempts : dma[a] \in Moving =>
+        /\ dst[a] \notin free
+        /\ \A s \in Sinks : at[s] = dst[a] =>
+               slot[a] = s /\ entry[s] \in {"saving", "quarantined"}
+        /\ \A b \in Attempts \ {a} : dma[b] \in Moving => dst[b] # dst[a]
+
+\* Each grant holds one pin, and pinned means held.
+PinSafetyInv ==
+    /\ pins = Cardinality({a \in Attempts : grant[a] = "granted"})
+    /\ pins > 0 <=> entry[Origin] = "pinned"
+
+\* A grant is on an entry that holds what was asked for.
+ServeReadyOnlyInv ==
+    \A a \in Attempts : grant[a] = "granted" =>
+        entry[Origin] = "pinned" /\ names[Origin] \in Asked(a)
+
+\* Bytes are accepted only before the fence. (The fence of a done attempt
+\* stands still.)
+FencedAcceptInv == \A a \in Attempts : read[a] = "done" => fence[a] > 0
+
+\* Nothing happened to an attempt but what a message for it, or its own
+\* consumer, asked for.
+AttemptIdentityInv ==
+    \A a \in Attempts :
+        /\ read[a] \in {"granted", "reading", "done"} => \E m \in Acks("ok") : m.of = a
+        /\ grant[a] = "completed" => Notice(a, inc) \in net
+
+Owned == {at[s] : s \in {t \in Slots : entry[t] # "freed"}}
+Out   == {b \in Blocks : retired[b] # 0}
+
+\* Every block is free, owned or retired, and one of them only.
+ConservedInv ==
+    /\ free \cup Owned \cup Out = Blocks \cup {inc}
+    /\ free \cap Owned = {}
+    /\ (free \cup Owned) \cap Out = {}
+
+\* No block belongs to two entries, and no encoding is in an index twice.
+NoOverlapInv ==
+    \A s, t \in Slots : (s # t /\ entry[s] # "freed" /\ entry[t] # "freed") =>
+        /\ at[s] # at[t]
+        /\ (s \in Sinks /\ t \in Sinks /\ Indexed(s) /\ Indexed(t)) => names[s] # names[t]
+
+\* What is quarantined or retired can still be proven over.
+HandleKeptInv ==
+    \A a \in Attempts : (read[a] = "quarantined" \/ a \in {retired[b] : b \in Out}) => handle[a]
+
+\* Descriptors that a READ was given lie in the process that granted it.
+IncarnationInv ==
+    \A a \in Attempts : read[a] \in {"granted", "reading"} =>
+        \E m \in Acks("ok") : m.of = a /\ m.inc = src[a]
+
+-----------------------------------------------------------------------------
+\* Properties.
+
+EdgeStep(edges, from, to) == \E d \in edges : d.from = from /\ d.to = to
+
+\* Lifecycle variables move along table edges only; objects begin in their
+\* initial state; those of the producer vanish with its process.
+EdgesOnlyProp ==
+    [][/\ \A s \in Slots :
+            \/ entry'[s] = entry[s]
+            \/ EdgeStep(EntryEdges, entry[s], entry'[s])
+            \/ entry[s] = "freed" /\ entry'[s] = EntryInitial
+            \/ s = Origin /\ inc' # inc
+       /\ \A a \in Attempts :
+            \/ read'[a] = read[a]
+            \/ EdgeStep(ReadEdges, read[a], read'[a])
+            \/ read[a] = "absent" /\ read'[a] = ReadInitial
+       /\ \A a \in Attempts :
+            \/ grant'[a] = grant[a]
+            \/ EdgeStep(GrantEdges, grant[a], grant'[a])
+            \/ grant[a] = "absent" /\ grant'[a] = GrantInitial
+            \/ inc' # inc]_vars
+
+\* The nack of another attempt makes nobody try again.
+AttemptIdentityProp ==
+    [][\A a \in Attempts :
+        (read[a] = "requested" /\ read'[a] = "retryable")
+            => \E m \in Acks("ok") \cup Acks("retry") : m.of = a]_vars
+
+\* A READ is posted only with enough of the lease left.
+FencedPostProp ==
+    [][\A a \in Attempts :
+        (read[a] # "reading" /\ read'[a] = "reading") => fence[a] > MinRead]_vars
+
+\* Nothing but the clock, the engine, and the pump's timers is fair: no
+\* message need arrive, no DMA need move, no producer need answer.
+Fairness ==
+    /\ WF_vars(Tick)
+    /\ \A s \in Sinks : WF_vars(Cancel(s)) /\ WF_vars(SaveEnd(s))
+    /\ \A a \in Attempts :
+         /\ WF_vars(AckTimeout(a))
+         /\ WF_vars(PostRead(a))
+         /\ WF_vars(ReadLost(a, "read_timeout"))
+         /\ WF_vars(Retire(a))
+         /\ WF_vars(\E again \in BOOLEAN : Settle(a, again))
+         /\ WF_vars(Expire(a))
+
+FairSpec == Spec /\ Fairness
+
+AttemptsSettleProp ==
+    \A a \in Attempts : read[a] = "requested" ~> read[a] = "settled"
+
+QuarantinesEndProp ==
+    \A a \in Attempts : read[a] = "quarantined" ~> read[a] = "settled"
+
+GrantsEndProp ==
+    \A a \in Attempts : grant[a] = "granted" ~> grant[a] # "granted"
+
+\* Every entry that the consumer allocates becomes ready or is freed.
+EntriesEndProp ==
+    \A s \in Sinks : entry[s] = "allocated" ~> entry[s] \in {"ready", "freed"}
+
+ProgressProp ==
+    AttemptsSettleProp /\ QuarantinesEndProp /\ GrantsEndProp /\ EntriesEndProp
+=============================================================================
