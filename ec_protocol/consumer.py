@@ -121,6 +121,8 @@ class ConsumerReads(AttemptTable):
         attempt = self._named(peer_key, ack)
         if attempt is None:
             return
+        # An ack is traffic too, and may be seen before the connection's own event.
+        self.peers.heard(attempt.peer)
         if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
             self._learn_incarnation(attempt, ack.incarnation, now)
         self._apply_ack(attempt, ack, now)
