@@ -40,6 +40,7 @@ from ec_protocol.tlc.manifest import (
     write_pins,
 )
 from ec_protocol.tlc.output import INITIAL
+from ec_protocol.tlc.values import change
 
 app = typer.Typer(
     name="ec-protocol",
@@ -262,7 +263,8 @@ def _explain(out: Console, report: Report) -> None:
         for name, value in step.state.items():
             # Events were printed beside the action already.
             if before.get(name) != value and not (name == "ev" and (fired or value == "{}")):
-                out.print(f"        {escape(_indent(f'{name} = {value}'))}")
+                for line in change(name, before.get(name), value):
+                    out.print(f"        {escape(_indent(line))}")
         before.update(step.state)
     if report.output and report.output.loop:
         out.print(f"      then it {report.output.loop}")

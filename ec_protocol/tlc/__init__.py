@@ -9,6 +9,7 @@ Modules, in reading order:
 * ``manifest``: reads, checks and re-pins ``tla/manifest.json``.
 * ``java``: finds a Java and the TLC jar.
 * ``output``: turns what TLC prints with ``-tool`` into data.
+* ``values``: shows how a printed value changed.
 * ``graph``: reads a dumped state graph.
 * ``edges``: compares such a graph with the tables.
 * ``runner``: runs TLC in a folder of its own.
