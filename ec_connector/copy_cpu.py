@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy engine for tensors in host memory: plain memcpy on a few threads.
 
-Saves run while the model goes on computing. Loads run in parallel with each other
-and ``order_loads`` waits for them, since nothing else orders host memory.
+Saves run while the model goes on computing. ``order_loads`` returns when every load
+is done, since nothing else orders host memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -21,11 +22,37 @@ from ec_connector.region import SharedRegion
 
 logger = logging.getLogger(__name__)
 
-# ctypes lets go of the GIL around a C function, so copies really run in parallel
-# with Python. memmove rather than memcpy: a wrong overlap must not corrupt more.
+# ctypes lets go of the GIL around a C function, so copies run beside Python. Not
+# torch's copy_: it spreads one copy over a team of threads that wait for each other,
+# and on a host whose cores are busy it was measured a hundred times slower.
 _libc = ctypes.CDLL(None)
 _libc.memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _libc.memmove.restype = ctypes.c_void_p
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """A checked job.
+
+    Attributes:
+        copy_id: Names the copy in its verdict.
+        save: From the tensor into the region, or the other way.
+        tensor: Contiguous, in host memory.
+        spans: ``(byte offset in the region, bytes)`` in the order of the bytes.
+    """
+
+    copy_id: int
+    save: bool
+    tensor: torch.Tensor
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Load:
+    """A load that ``order_loads`` has to finish."""
+
+    task: _Task
+    future: Future[bool]
 
 
 class CpuCopyEngine(CopyEngine):
@@ -40,14 +67,14 @@ class CpuCopyEngine(CopyEngine):
         self._num_blocks: Final = region.num_blocks
         self._block_size: Final = region.block_size_bytes
         self._base: Final = region.address
-        # A view keeps the mapping, so that not even closing the region too early
-        # can turn a copy under way into a crash.
+        # Keeps the mapping, so that not even closing the region too early can turn a
+        # copy under way into a crash.
         self._keep: memoryview | None = region.buffer[:1]
         self._pool: Final = ThreadPoolExecutor(threads, thread_name_prefix="ec-copy")
         self._done: Final[SimpleQueue[Verdict]] = SimpleQueue()
-        self._loads: dict[int, Future[bool]] = {}
+        self._loads: list[_Load] = []
+        self._failed_loads: set[int] = set()
         self._pending = 0
-        self._stopped = False
 
     @property
     def device(self) -> torch.device:
@@ -66,18 +93,33 @@ class CpuCopyEngine(CopyEngine):
         before its verdict. (The host writes an encoder output once.)
         """
         for job in batch:
-            self._submit(job, save=True)
+            task = self._prepare(job, save=True)
+            if task is not None:
+                self._start(task)
 
     def submit_loads(self, batch: Sequence[CopyJob]) -> None:
         """Start copying out of the region into contiguous tensors."""
         for job in batch:
-            self._loads[job.copy_id] = self._submit(job, save=False)
+            task = self._prepare(job, save=False)
+            if task is not None and (future := self._start(task)) is not None:
+                self._loads.append(_Load(task, future))
+            else:
+                self._failed_loads.add(job.copy_id)
 
     def order_loads(self) -> set[int]:
-        """Wait until every load so far is over; returns those that failed."""
-        loads, self._loads = self._loads, {}
-        wait(loads.values())
-        return {copy_id for copy_id, future in loads.items() if not future.result()}
+        """Finish every load so far; returns those that failed.
+
+        The caller would only wait, so it copies as well: the last load first, while
+        the pool takes them from the front. So a single load seldom waits for another
+        thread to wake up.
+        """
+        loads, self._loads = self._loads, []
+        failed, self._failed_loads = self._failed_loads, set()
+        for load in reversed(loads):
+            ok = self._run(load.task) if load.future.cancel() else load.future.result()
+            if not ok:
+                failed.add(load.task.copy_id)
+        return failed
 
     def poll(self) -> list[Verdict]:
         """Verdicts since the last call; never waits."""
@@ -91,33 +133,33 @@ class CpuCopyEngine(CopyEngine):
 
     def shutdown(self) -> None:
         """Finish what was submitted; nothing touches the region afterwards."""
-        self._stopped = True
         self._pool.shutdown(wait=True)
         self._keep = None
 
     # ------------------------------------------------------------------- internals
-    def _submit(self, job: CopyJob, save: bool) -> Future[bool]:
-        """Start one job. Its future's result is the ``ok`` of its verdict."""
+    def _prepare(self, job: CopyJob, save: bool) -> _Task | None:
+        """Check a job and lay it out; None, and a verdict, if it makes no sense."""
         self._pending += 1
         try:
             # A save may be of any layout; contiguous() copies only when it must.
-            tensor = job.tensor.detach()
-            tensor = tensor.contiguous() if save else tensor
-            pairs = self._pairs(job, tensor, save)
-            return self._pool.submit(self._run, job.copy_id, tensor, pairs)
+            tensor = job.tensor.detach().contiguous() if save else job.tensor.detach()
+            return _Task(job.copy_id, save, tensor, self._check(job, tensor))
         except Exception:
-            # The pool refused, or the job makes no sense. Either way nothing of
-            # it is under way, and it must be reported like any other.
             logger.exception("copy %d was not started", job.copy_id)
             self._done.put(Verdict(job.copy_id, False))
-            failed: Future[bool] = Future()
-            failed.set_result(False)
-            return failed
+            return None
 
-    def _pairs(self, job: CopyJob, tensor: torch.Tensor, save: bool) -> list[tuple[int, int, int]]:
-        """Check a job and lay it out as ``(destination, source, bytes)``."""
-        if self._stopped:
-            raise RuntimeError("the engine was shut down")
+    def _start(self, task: _Task) -> Future[bool] | None:
+        """Hand a task to the pool; None, and a verdict, if it refuses."""
+        try:
+            return self._pool.submit(self._run, task)
+        except RuntimeError:  # no new thread can be had, or the pool was shut down
+            logger.exception("copy %d was not started", task.copy_id)
+            self._done.put(Verdict(task.copy_id, False))
+            return None
+
+    def _check(self, job: CopyJob, tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
+        """Where in the region the job's bytes lie."""
         if tensor.device.type != "cpu":
             raise ValueError(f"tensor on {tensor.device}: this engine copies host memory")
         if not tensor.is_contiguous():
@@ -127,24 +169,20 @@ class CpuCopyEngine(CopyEngine):
                 f"tensor of {tensor.nbytes} bytes ({tuple(tensor.shape)}, {tensor.dtype}), but "
                 f"its blocks were assigned for {job.nbytes}"
             )
-        address = tensor.data_ptr()
-        pairs = []
-        for offset, count in byte_spans(
-            job.extents, job.nbytes, self._num_blocks, self._block_size
-        ):
-            inside, outside = self._base + offset, address
-            pairs.append((inside, outside, count) if save else (outside, inside, count))
-            address += count
-        return pairs
+        return tuple(byte_spans(job.extents, job.nbytes, self._num_blocks, self._block_size))
 
-    def _run(self, copy_id: int, tensor: torch.Tensor, pairs: list[tuple[int, int, int]]) -> bool:
-        """Copy, on a pool thread. ``tensor`` is an argument to keep its memory alive."""
+    def _run(self, task: _Task) -> bool:
+        """Copy, on any thread; returns the ``ok`` of the verdict."""
         ok = False
+        at = task.tensor.data_ptr()
         try:
-            for destination, source, count in pairs:
-                _libc.memmove(destination, source, count)
+            for offset, count in task.spans:
+                inside = self._base + offset
+                target, source = (inside, at) if task.save else (at, inside)
+                _libc.memmove(target, source, count)
+                at += count
             ok = True
         except Exception:
-            logger.exception("copy %d failed", copy_id)
-        self._done.put(Verdict(copy_id, ok))
+            logger.exception("copy %d failed", task.copy_id)
+        self._done.put(Verdict(task.copy_id, ok))
         return ok

@@ -99,6 +99,13 @@ def main() -> None:
                     sys.stdin.readline()  # holds what it inherited until stdin ends
                     os._exit(0)
                 say(ok=True)
+            elif verb == "fork_and_close":
+                assert opened is not None
+                pid = os.fork()
+                if pid == 0:
+                    opened.close(unlink=True)
+                    os._exit(0)
+                say(status=os.waitpid(pid, 0)[1])
             elif verb == "hold_loop":
                 hold_loop(**command)
             elif verb == "reap_loop":

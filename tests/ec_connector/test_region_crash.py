@@ -322,6 +322,16 @@ def test_a_forked_child_counts_as_a_user(folder: Path, spawn: Callable[[], Child
     assert eventually(lambda: reap_orphans(str(folder)).names == (NAME,))
 
 
+def test_a_forked_child_cannot_unlink_the_region_of_its_parent(
+    folder: Path, spawn: Callable[[], Child]
+) -> None:
+    creator = spawn()
+    creator.open(folder)
+    assert creator.call("fork_and_close") == {"status": 0}
+    assert names_in(folder) == [NAME]
+    assert not spawn().open(folder)["created"]  # it still holds the lock as well
+
+
 # -------------------------------------------------------------------------- races
 def test_concurrent_creators_make_exactly_one_region(
     folder: Path, spawn: Callable[[], Child]
