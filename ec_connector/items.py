@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +30,6 @@ class Item:
     end: int
     has_media: bool
     metadata: Mapping[str, Any]
-
-
-#: Describes item ``index`` of a request; None when the request has no such item.
-Describe = Callable[[Any, int], "Item"]
 
 
 def make_item(

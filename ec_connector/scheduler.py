@@ -129,9 +129,6 @@ class ECScheduler:
                 if isinstance(ref, str):
                     self.counters[f"params_{ref}"] += 1
                     state = "failed"
-                elif not p2p.allows(ref.host):
-                    self.counters["params_foreign_host"] += 1
-                    state = "failed"
                 else:
                     state = consumer.fetch(
                         item.mm_hash,
