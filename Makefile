@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 ARGS ?=
+BENCH ?= core
 
 # A name on PATH may be a shim that fails when it is called, so each candidate
 # is run. 3.11 comes first only because the pins were taken with it.
@@ -40,7 +41,7 @@ help:
 	@echo "make test    everything CI runs: lint, generated files, tests, model check"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make check   the TLA+ models (ec-protocol check)"
-	@echo "make bench   benchmarks beside their baselines"
+	@echo "make bench   costs of the core beside baselines; BENCH=tier: under churn"
 	@echo "make clean   remove .venv and everything that was generated"
 	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check or bench."
 
@@ -81,7 +82,7 @@ check: $(STAMP)
 	@$(BIN)/ec-protocol check $(ARGS)
 
 bench: $(STAMP)
-	@$(BIN)/python bench/core.py $(ARGS)
+	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
 test: lint
 	$(call step,generated TLA+ and diagrams match the tables,\
