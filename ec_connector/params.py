@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 #: As on the wire (EC-8.8).
 MAX_HASH_CHARS: Final = 512
@@ -82,5 +82,5 @@ def parse_remote(
     return RemoteRef(host, port, size)
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

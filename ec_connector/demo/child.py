@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's processes: ``python -m ec_connector.demo.child ROLE PICTURES INSTANCE``.
+
+They talk to the parent in JSON lines: events on stdout, commands on stdin. Logs go to
+stderr. End of input, or the end of the parent, ends the process in good order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ec_connector.demo.encoder import output_bytes
+from ec_connector.demo.engine import DemoEngine, Request, region_bytes
+from ec_connector.demo.images import Picture
+from ec_protocol.errors import ECError
+
+_STEP_TIMEOUT_S = 60.0
+
+
+def say(event: str, **fields: Any) -> None:
+    """One event for the parent."""
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def listen() -> dict[str, Any] | None:
+    """The parent's next command, or None at the end."""
+    line = sys.stdin.readline()
+    return json.loads(line) if line.strip() else None
+
+
+def wrong_bytes(got: torch.Tensor, want: torch.Tensor) -> int:
+    """How many bytes differ; all of them if shape or type do."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return want.numel() * want.element_size()
+    flat = got.contiguous().view(torch.uint8) != want.contiguous().view(torch.uint8)
+    return int(flat.sum())
+
+
+def produce(pictures: list[Picture], instance: str) -> None:
+    """Encode, save and announce every picture; serve until the parent says stop."""
+    engine = DemoEngine(instance, "ec_producer", region_bytes(pictures), peer_to_peer=True)
+    try:
+        params: dict[str, Any] = {}
+        for number, picture in enumerate(pictures):
+            request = Request(f"p{number}", picture)
+            engine.run(request)
+            engine.drain(_STEP_TIMEOUT_S)
+            params.update(engine.instance.scheduler.request_finished(request)[1] or {})
+            say("progress", doing=f"producer: saved {picture.name}")
+        say("announced", params=params, pid=os.getpid())
+        listen()
+    finally:
+        engine.close()
+
+
+class KillingReader:
+    """A data plane that kills the producer between having a READ ready and posting it."""
+
+    def __init__(self, reader: Any, pid: int, at: int) -> None:
+        self._reader = reader
+        self._pid = pid
+        self._left = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def post(self, attempt_id: int) -> None:
+        """Post; the READ whose turn it is goes to a process that has just died."""
+        self._left -= 1
+        if self._left == 0:
+            os.kill(self._pid, signal.SIGKILL)
+            say("killed", pid=self._pid)
+        self._reader.post(attempt_id)
+
+
+def consume(pictures: list[Picture], instance: str) -> None:
+    """Pull every picture's encoding from the producer and compare it with our own."""
+    command = listen()
+    if command is None:
+        return
+    kill_at = command.get("kill_at", 0)
+    pid = command["pid"]
+    engine = DemoEngine(
+        instance,
+        "ec_consumer",
+        region_bytes(pictures),
+        peer_to_peer=True,
+        wrap_reader=(lambda reader: KillingReader(reader, pid, kill_at)) if kill_at else None,
+    )
+    try:
+        _compare(engine, pictures, command["params"])
+        p2p = engine.instance.p2p
+        stats = p2p.pump.stats.summary() if p2p is not None else {}
+        counters = dict(p2p.consumer.counters) if p2p is not None and p2p.consumer else {}
+        say("stats", stats=stats, counters=counters)
+    finally:
+        engine.close()
+
+
+def _compare(engine: DemoEngine, pictures: list[Picture], params: dict[str, Any]) -> None:
+    # A first encoding pays for torch's own start-up.
+    engine.encoder.encode(pictures[0])
+    for number, picture in enumerate(pictures):
+        started = time.perf_counter()
+        own = engine.encoder.encode(picture)
+        recompute_s = time.perf_counter() - started
+        request = Request(f"c{number}", picture, params)
+        started = time.perf_counter()
+        engine.admit(request, _STEP_TIMEOUT_S)
+        waited_s = time.perf_counter() - started
+        load_before, encoded_before = engine.load_s, engine.encoded
+        got = engine.run(request)
+        engine.drain(_STEP_TIMEOUT_S)
+        engine.instance.scheduler.request_finished(request)
+        say(
+            "compared",
+            name=picture.name,
+            bytes=output_bytes(picture),
+            wrong=wrong_bytes(got, own),
+            pulled=engine.encoded == encoded_before,
+            waited_ms=waited_s * 1e3,
+            load_ms=(engine.load_s - load_before) * 1e3,
+            recompute_ms=recompute_s * 1e3,
+        )
+
+
+def local(pictures: list[Picture], instance: str) -> None:
+    """One process: save, lose the device's cache, load, compare."""
+    engine = DemoEngine(instance, "ec_both", region_bytes(pictures), peer_to_peer=False)
+    try:
+        for number, picture in enumerate(pictures):
+            engine.run(Request(f"s{number}", picture))
+            engine.drain(_STEP_TIMEOUT_S)
+            say("progress", doing=f"saved {picture.name}")
+        engine.encoder_cache.clear()
+        _compare(engine, pictures, {})
+    finally:
+        engine.close()
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    role, pictures_file, instance = sys.argv[1:4]
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
+    )
+    # Written by our own parent into a private folder.
+    pictures: list[Picture] = pickle.loads(Path(pictures_file).read_bytes())
+    run = {"producer": produce, "consumer": consume, "local": local}[role]
+    try:
+        run(pictures, instance)
+    except ECError as error:
+        logging.getLogger(__name__).exception("%s gave up", role)
+        say("error", message=str(error))
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the demo: starts its processes, follows them, adds up what they measured.
+
+Every process is stopped when its run ends, in whatever way, and a run that takes too
+long is killed: the demo leaves no process and no shared memory behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import queue
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ec_connector.demo.engine import DemoError
+from ec_connector.demo.images import Picture
+from ec_connector.demo.report import RunName, RunRow, Step, progress_bar
+from ec_connector.region import reap_orphans
+
+
+class Child:
+    """One process of a run and its lines.
+
+    Args:
+        role: ``producer``, ``consumer`` or ``local``.
+        folder: Where the pictures are and the log goes.
+        run: Names the log.
+    """
+
+    def __init__(self, role: str, folder: Path, run: str) -> None:
+        self.role = role
+        self.log = folder / f"{run}-{role}.log"
+        instance = f"demo-{os.getpid()}-{role}-{secrets.token_hex(3)}"
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "ec_connector.demo.child",
+                    role,
+                    str(folder / "pictures"),
+                    instance,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.pid = self._process.pid
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def tell(self, **command: Any) -> None:
+        """Send a command; a child that is gone is noticed when its events end."""
+        with contextlib.suppress(OSError):
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+
+    def next_event(self, deadline: float) -> dict[str, Any] | None:
+        """The next event, or None when the child has ended.
+
+        Raises:
+            DemoError: Nothing came before the deadline, or the child reported an error.
+        """
+        try:
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise DemoError(
+                f"the {self.role} process took too long; raise --timeout, or see its log with "
+                "--keep-logs"
+            ) from None
+        if line is None:
+            return None
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return {"event": "noise", "line": line.rstrip()}
+        if event["event"] == "error":
+            raise DemoError(f"the {self.role} process: {event['message']}")
+        return event
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """End the child in good order, or kill it."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def explain(self) -> str:
+        """The end of the child's log, for an error."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it left no message"
+
+
+def run_demo(
+    pictures: Sequence[Picture], *, runs: Sequence[RunName], timeout_s: float, keep_logs: bool
+) -> list[RunRow]:
+    """Run the named runs.
+
+    Args:
+        pictures: What to encode; at least one.
+        runs: Which runs, in order.
+        timeout_s: Seconds each run may take.
+        keep_logs: Keep the processes' logs, and say where they are.
+
+    Returns:
+        One row per run.
+
+    Raises:
+        DemoError: A process failed or took too long.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ec-demo-"))
+    rows = []
+    try:
+        (folder / "pictures").write_bytes(pickle.dumps(list(pictures)))
+        with progress_bar(len(runs) * (len(pictures) + 1)) as step:
+            for run in runs:
+                deadline = time.monotonic() + timeout_s
+                if run == "local":
+                    rows.append(_run_local(folder, pictures, deadline, step))
+                else:
+                    kill_at = len(pictures) // 2 + 1 if run == "producer-killed" else 0
+                    rows.append(_run_pair(run, folder, pictures, kill_at, deadline, step))
+    finally:
+        if keep_logs:
+            sys.stderr.write(f"logs: {folder}\n")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        # The killed producer had no chance to remove its region; its guard does, or we do.
+        reap_orphans()
+    return rows
+
+
+@contextlib.contextmanager
+def _children(*children: Child) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for child in children:
+            child.stop()
+
+
+def _run_local(folder: Path, pictures: Sequence[Picture], deadline: float, step: Step) -> RunRow:
+    child = Child("local", folder, "local")
+    with _children(child):
+        compared, _ = _follow(child, "local", pictures, deadline, step)
+    loaded = sum(item["pulled"] for item in compared)
+    load_ms = _mean(compared, "load_ms")
+    return RunRow(
+        "local",
+        loaded == len(pictures),
+        f"{loaded} loaded" + ("" if loaded == len(pictures) else f", {len(compared)} wanted"),
+        len(compared),
+        _total(compared, "bytes"),
+        _total(compared, "wrong"),
+        load_ms=load_ms,
+        recompute_ms=_mean(compared, "recompute_ms"),
+        gb_per_s=_rate(_total(compared, "bytes"), load_ms, len(compared)),
+    )
+
+
+def _run_pair(
+    run: RunName,
+    folder: Path,
+    pictures: Sequence[Picture],
+    kill_at: int,
+    deadline: float,
+    step: Step,
+) -> RunRow:
+    producer, consumer = Child("producer", folder, run), Child("consumer", folder, run)
+    with _children(consumer, producer):
+        announced = None
+        while announced is None:
+            event = producer.next_event(deadline)
+            if event is None:
+                raise DemoError(f"the producer process ended early: {producer.explain()}")
+            if event["event"] == "announced":
+                announced = event
+            elif event["event"] == "progress":
+                step(f"{run}: {event['doing']}")
+        step(f"{run}: announced", 1)
+        consumer.tell(params=announced["params"], pid=announced["pid"], kill_at=kill_at)
+        compared, stats = _follow(consumer, run, pictures, deadline, step)
+    pulled = [item for item in compared if item["pulled"]]
+    fallen = [item for item in compared if not item["pulled"]]
+    wanted = kill_at - 1 if kill_at else len(pictures)
+    outcome = f"{len(pulled)} pulled"
+    note = ""
+    if fallen:
+        outcome += f", {len(fallen)} fell back"
+        waited = max(item["waited_ms"] for item in fallen)
+        note = (
+            f"the producer was killed (-9) under a READ; its last {len(fallen)} encodings were "
+            f"computed locally after waiting at most {waited:.0f} ms"
+            if kill_at
+            else f"{len(fallen)} encodings were not pulled: {stats['counters']}"
+        )
+    measured = stats["stats"]
+    read_ms = measured.get("read_ms")
+    return RunRow(
+        run,
+        len(pulled) == wanted and len(compared) == len(pictures),
+        outcome,
+        len(compared),
+        _total(compared, "bytes"),
+        _total(compared, "wrong"),
+        ack_ms=measured.get("ack_ms"),
+        read_ms=read_ms,
+        load_ms=_mean(pulled, "load_ms"),
+        recompute_ms=_mean(compared, "recompute_ms"),
+        gb_per_s=_rate(_total(pulled, "bytes"), read_ms, len(pulled)),
+        note=note,
+    )
+
+
+def _follow(
+    child: Child, run: str, pictures: Sequence[Picture], deadline: float, step: Step
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    compared: list[dict[str, Any]] = []
+    stats: dict[str, Any] = {"stats": {}, "counters": {}}
+    while (event := child.next_event(deadline)) is not None:
+        if event["event"] == "compared":
+            compared.append(event)
+            how = "pulled" if event["pulled"] else "computed"
+            step(f"{run}: {how} {event['name']}", 1)
+        elif event["event"] == "stats":
+            stats = event
+        elif event["event"] == "progress":
+            step(f"{run}: {event['doing']}")
+        elif event["event"] == "killed":
+            step(f"{run}: killed the producer (pid {event['pid']})")
+    if len(compared) != len(pictures):
+        raise DemoError(f"the {child.role} process ended early: {child.explain()}")
+    return compared, stats
+
+
+def _mean(items: Sequence[dict[str, Any]], key: str) -> float | None:
+    return sum(item[key] for item in items) / len(items) if items else None
+
+
+def _total(items: Sequence[dict[str, Any]], key: str) -> int:
+    return sum(item[key] for item in items)
+
+
+def _rate(nbytes: int, mean_ms: float | None, count: int) -> float | None:
+    return nbytes / (mean_ms * count / 1e3) / 1e9 if mean_ms and count else None

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The peer-to-peer half of one scheduler process: core, data plane, control, pump.
+
+Imported only behind the peer-to-peer gate (EC-12.2). The engine thread talks to
+``consumer`` and ``producer`` under the lock and wakes the pump; everything that
+touches a socket or NIXL happens on the pump's thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ec_connector.data import DataPlaneReader, DataPlaneServer, NixlReader, NixlServer
+from ec_connector.pump import Pump
+from ec_protocol import wire
+from ec_protocol.consumer import ConsumerReads
+from ec_protocol.producer import ProducerGrants
+
+if TYPE_CHECKING:
+    from ec_connector.config import ECConfig
+    from ec_connector.instance import ModelFacts
+    from ec_connector.region import SharedRegion
+    from ec_protocol.holds import HoldTable
+    from ec_protocol.tier import EncodingTier
+
+
+class P2P:
+    """Peer-to-peer reads of one scheduler process.
+
+    Args:
+        config: Settings; ``enable_nixl`` is on.
+        facts: What the compatibility hash is made of.
+        region: The mapped region, registered with the data plane.
+        tier: Its entries.
+        holds: Holds on announced and fetched entries.
+        lock: The tier's lock.
+        engine_id: Names the data plane's agents, with a number per start.
+        clock: Monotonic seconds.
+        on_failure: Called once, from the pump thread, if the pump had to give up.
+        wrap_reader: Puts something between the pump and the data plane's reader, for
+            fault injection.
+
+    Attributes:
+        consumer: Fetches, or None when the role only produces.
+        producer: Grants, or None when the role only consumes.
+        pump: The thread that owns sockets and data plane.
+    """
+
+    def __init__(
+        self,
+        config: ECConfig,
+        facts: ModelFacts,
+        region: SharedRegion,
+        tier: EncodingTier,
+        holds: HoldTable,
+        *,
+        lock: threading.Lock,
+        engine_id: str,
+        clock: Callable[[], float] = time.monotonic,
+        on_failure: Callable[[BaseException], None] | None = None,
+        wrap_reader: Callable[[Any], Any] | None = None,
+    ) -> None:
+        # Another start is another incarnation, also under the same engine id (EC-9.2).
+        incarnation = secrets.token_hex(8)
+        agent = f"{engine_id}-{incarnation}"
+        size = region.num_blocks * region.block_size_bytes
+        compat = wire.compatibility_hash(
+            facts.vllm_version, facts.model, facts.dtype, region.block_size_bytes
+        )
+        self.clock = clock
+        self.lock = lock
+        self.consumer: ConsumerReads | None = None
+        self.producer: ProducerGrants | None = None
+        if config.consumes:
+            self.consumer = ConsumerReads(
+                tier,
+                holds=holds,
+                timing=config.timing,
+                compat_hash=compat,
+                session=incarnation,
+            )
+        if config.produces:
+            self.producer = ProducerGrants(
+                tier,
+                timing=config.timing,
+                compat_hash=compat,
+                incarnation=incarnation,
+                base_addr=region.address,
+                peer_quota=config.peer_quota,
+            )
+
+        def make_reader() -> DataPlaneReader:
+            reader = NixlReader(agent, region.address, size, config.nixl_backends)
+            return reader if wrap_reader is None else wrap_reader(reader)
+
+        def make_server() -> DataPlaneServer:
+            return NixlServer(agent, region.address, size, config.nixl_backends)
+
+        self.pump = Pump(
+            lock=lock,
+            consumer=self.consumer,
+            producer=self.producer,
+            reader_factory=make_reader if self.consumer is not None else None,
+            server_factory=make_server if self.producer is not None else None,
+            bind=config.side_channel,
+            timing=config.timing,
+            holds=holds,
+            clock=clock,
+            on_failure=on_failure,
+        )
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where consumers reach this producer; None for a consumer, or once unhealthy."""
+        return self.pump.address if self.pump.healthy else None
+
+    def start(self) -> None:
+        """Start the pump; returns when its sockets are bound.
+
+        Raises:
+            ECError: A port in use, an unknown backend, or a region that cannot be
+                registered; nothing is left running.
+        """
+        self.pump.start()
+
+    def wake(self) -> None:
+        """Tell the pump that there may be something to do. Any thread."""
+        self.pump.wake()
+
+    def shutdown(self) -> None:
+        """Stop the pump: waiting fetches fail, grants end, sockets close."""
+        self.pump.stop()
