@@ -162,9 +162,10 @@ class Node:
                     assert ok, f"NoReuseUnderDMA: READ {dma.attempt_id} into block of {owner}"
         for writing in self.writing:
             entry = writing.copy.entry
-            assert entry.state == "saving" and all(
-                owners.get(b) is entry for b in writing.blocks
-            ), f"NoReuseUnderDMA: save into {entry}"
+            assert entry.state == "saving", f"NoReuseUnderDMA: save into {entry}"
+            assert all(owners.get(b) is entry for b in writing.blocks), (
+                f"NoReuseUnderDMA: save into {entry}"
+            )
         for copy in self.copies:
             if copy.kind == "load":
                 assert copy.entry.state == "pinned", f"PinSafety: load of {copy.entry}"
