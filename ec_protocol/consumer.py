@@ -67,6 +67,16 @@ class ConsumerReads(AttemptTable):
         if mm_hash in self._failed.get(waiter, ()):
             return "failed"
         fetch = self._fetches.get(mm_hash)
+        # The budget is the request's, not the fetch's: an encoding that is fetched and
+        # evicted again and again must not defer anybody for ever (EC-5.9).
+        since = self._since.setdefault(waiter, {}).setdefault(mm_hash, now)
+        if now >= since + self.timing.fetch_budget_s:
+            self.counters["budget_spent"] += 1
+            if fetch is not None:
+                self._give_up(fetch, waiter)
+            else:
+                self._fail_waiter(waiter, mm_hash)
+            return "failed"
         if fetch is not None:
             if now >= fetch.deadline:
                 self._give_up(fetch, waiter)
@@ -98,10 +108,16 @@ class ConsumerReads(AttemptTable):
     def consumed(self, waiter: str, mm_hash: str) -> None:
         """The waiter's load of a fetched encoding is planned: its hold ends."""
         self.holds.release(("fetched", mm_hash, waiter))
+        waiting = self._since.get(waiter)
+        if waiting is not None:
+            waiting.pop(mm_hash, None)
+            if not waiting:
+                del self._since[waiter]
 
     def leave(self, waiter: str, now: float) -> None:
         """The request finished or was aborted: it waits for nothing any more."""
         self._failed.pop(waiter, None)
+        self._since.pop(waiter, None)
         for fetch in list(self._fetches.values()):
             if waiter in fetch.waiters:
                 self._give_up(fetch, waiter)

@@ -70,6 +70,7 @@ class AttemptTable:
         self._attempts: dict[int, Attempt] = {}
         self._retired: dict[int, int] = {}
         self._failed: dict[str, set[str]] = {}
+        self._since: dict[str, dict[str, float]] = {}
         self._commands: list[Command] = []
         self._ids = itertools.count(1)
 

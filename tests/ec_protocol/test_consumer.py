@@ -314,6 +314,34 @@ def test_at_its_deadline_a_waiter_fails_whatever_the_attempt_does(world: World) 
     world.check()
 
 
+@pytest.mark.clause("EC-5.9")
+def test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_again(
+    world: World,
+) -> None:
+    """Fetched, evicted before the request was scheduled, fetched again, …"""
+    deadline = START + world.timing.fetch_budget_s
+    while world.fetch("h", N) == "pending":
+        assert world.now < deadline
+        if world.producer.tier.get("h") is None:
+            world.producer.save("h", N)
+        world.exchange()
+        attempt = max(world.prepared)
+        assert world.post(attempt)
+        world.finish(attempt)
+        world.holds.release(("fetched", "h", "request-1"))
+        for number in range(9):  # nine entries of two blocks fill the tier
+            entry = world.tier.alloc(f"other-{world.now}-{number}", N)
+            assert entry is not None or number == 8
+            if entry is not None:
+                world.tier.begin_write(entry, ("save", number))
+                world.tier.write_landed(entry, ("save", number))
+        world.now += 6.0
+    assert world.reads.counters["budget_spent"] == 1
+    assert world.reads.counters["reads_done"] > 3
+    world.reads.leave("request-1", world.now)
+    assert not world.reads._since
+
+
 def test_an_attempt_that_does_not_fit_into_the_budget_is_not_made(world: World) -> None:
     """Less than an ack timeout is left: fall back now and not later."""
     never_ready(world)
