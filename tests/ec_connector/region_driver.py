@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from ec_connector.region import SharedRegion
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("region_child.py")
@@ -26,6 +31,33 @@ GEOMETRY: dict[str, Any] = {
     "num_blocks": BLOCKS,
     "block_size_bytes": BLOCK_BYTES,
 }
+
+
+NAME = "vllm_ec_t_dp0.mmap"
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder on the tmpfs that regions are made for; its guards end with it."""
+    path = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
+    try:
+        yield path
+    finally:
+        for pid in guards_of(path):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(path)
+
+
+def open_region(folder: Path, **more: Any) -> SharedRegion:
+    """Open a region of 7 blocks of 5120 bytes in this process, without waiting."""
+    arguments: dict[str, Any] = {
+        **GEOMETRY,
+        "num_blocks": 7,
+        "directory": str(folder),
+        "guard": False,
+        "timeout_s": 0.0,
+    }
+    return SharedRegion.open(**(arguments | more))
 
 
 class Child:

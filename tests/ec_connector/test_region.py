@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared region in one process: layout, access, errors, reaping. Crashes: test_region_crash."""
+"""The shared region as its users see it: layout, access, arguments, closing."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import os
-import shutil
-import socket
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,45 +16,28 @@ import pytest
 import torch
 
 from ec_connector import region as region_module
-from ec_connector import region_file, region_header, region_open
+from ec_connector import region_file, region_header
 from ec_connector.region import SharedRegion, reap_orphans
 from ec_connector.region_errors import (
     RegionArgumentError,
     RegionBusyError,
     RegionClosedError,
     RegionError,
-    RegionForeignError,
-    RegionMissingError,
 )
-from ec_connector.region_header import TRAILER_BYTES, RegionHeader
-from ec_protocol.dispatch import REGION, Dispatcher
-
-BLOCKS, BLOCK = 7, 5120
-NAME = "vllm_ec_t_dp0.mmap"
+from ec_connector.region_header import TRAILER_BYTES
+from tests.ec_connector.region_driver import NAME, open_region, private_folder
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A private folder on the tmpfs that regions are made for."""
-    path = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
+    with private_folder() as path:
+        yield path
 
 
-def open_region(folder: Path, **more: Any) -> SharedRegion:
-    arguments: dict[str, Any] = {
-        "instance_id": "t",
-        "dp_rank": 0,
-        "num_blocks": BLOCKS,
-        "block_size_bytes": BLOCK,
-        "directory": str(folder),
-        "guard": False,
-        "timeout_s": 0.0,
-    }
-    return SharedRegion.open(**(arguments | more))
+BLOCKS, BLOCK = 7, 5120
 
 
-# ----------------------------------------------------------------------- layout
+# ---------------------------------------------------------------------------- layout
 @pytest.mark.clause("EC-10.1")
 def test_the_file_has_the_documented_name_mode_and_layout(folder: Path) -> None:
     old = os.umask(0o777)
@@ -94,8 +75,6 @@ def test_every_page_has_memory_before_the_first_access(folder: Path) -> None:
 
 
 def test_buffer_view_tensor_and_address_are_the_same_bytes(folder: Path) -> None:
-    import ctypes
-
     with open_region(folder) as region:
         assert region.nbytes == len(region.buffer) == region.tensor.numel() == BLOCKS * BLOCK
         assert region.tensor.dtype == torch.uint8
@@ -124,7 +103,7 @@ def test_the_trailer_cannot_be_reached_through_the_blocks(folder: Path) -> None:
             assert not other.created
 
 
-# -------------------------------------------------------------------- arguments
+# ------------------------------------------------------------------------- arguments
 @pytest.mark.clause("EC-10.1")
 @pytest.mark.parametrize("bad", ["", "a/b", "..", "a b", "ä", "a\n", "a\0", "x" * 129, "a*", None])
 def test_an_instance_id_that_is_unsafe_in_a_path_is_refused(folder: Path, bad: Any) -> None:
@@ -169,106 +148,7 @@ def test_a_missing_folder_is_a_typed_error(folder: Path) -> None:
         open_region(folder / "nowhere")
 
 
-# ---------------------------------------------------------------------- joining
-def test_the_second_opening_joins_the_first(folder: Path) -> None:
-    with open_region(folder) as first, open_region(folder) as second:
-        assert (first.created, second.created) == (True, False)
-        assert second.header == first.header
-        first.view((1, 1))[0] = 77
-        assert second.view((1, 1))[0] == 77
-
-
-def test_insisting_on_creating_does_not_join(folder: Path) -> None:
-    with open_region(folder), pytest.raises(RegionBusyError, match="exists already") as caught:
-        open_region(folder, create=True)
-    assert f"pids: {os.getpid()}" in str(caught.value)
-
-
-def test_insisting_on_joining_does_not_create(folder: Path) -> None:
-    with pytest.raises(RegionMissingError, match="nobody created"):
-        open_region(folder, create=False)
-    assert not list(folder.iterdir())
-
-
-def test_another_geometry_is_not_joined(folder: Path) -> None:
-    with open_region(folder) as first:
-        with pytest.raises(RegionBusyError, match=r"7 blocks of 5120 bytes, wanted 8 of 5120"):
-            open_region(folder, num_blocks=8)
-        assert os.path.exists(first.path)
-
-
-def test_processes_of_one_start_find_each_other_by_nonce(folder: Path) -> None:
-    nonce = bytes(range(16))
-    with open_region(folder, nonce=nonce) as first:
-        with open_region(folder, nonce=nonce) as second:
-            assert not second.created
-        with pytest.raises(RegionBusyError, match="another start"):
-            open_region(folder, nonce=bytes(16))
-        assert os.path.exists(first.path)
-
-
-def test_instances_and_ranks_do_not_share(folder: Path) -> None:
-    with (
-        open_region(folder) as a,
-        open_region(folder, dp_rank=1) as b,
-        open_region(folder, instance_id="u") as c,
-    ):
-        assert a.created
-        assert b.created
-        assert c.created
-
-
-def test_a_file_under_the_name_of_another_region_is_not_joined(folder: Path) -> None:
-    with open_region(folder, instance_id="other") as other:
-        os.link(other.path, folder / NAME)
-        with pytest.raises(RegionBusyError, match="calls itself 'other' dp0"):
-            open_region(folder)
-
-
-def test_a_draining_region_is_not_joined(folder: Path) -> None:
-    with open_region(folder) as first:
-        first.drain()
-        assert first.state == "draining"
-        with pytest.raises(RegionBusyError, match="shutting down"):
-            open_region(folder)
-        first.drain()  # again: nothing to do
-
-
-def test_a_drain_between_look_and_lock_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_region(folder) as first:
-        real = region_file.try_lock
-
-        def lock(fd: int, how: int) -> bool:
-            if how == fcntl.LOCK_SH:
-                first.drain()
-            return real(fd, how)
-
-        monkeypatch.setattr(region_file, "try_lock", lock)
-        with pytest.raises(RegionError):
-            open_region(folder)
-
-
-def test_an_unlink_between_look_and_lock_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = open_region(folder)
-    inode = os.stat(first.path).st_ino
-    real = region_file.try_lock
-
-    def lock(fd: int, how: int) -> bool:
-        if how == fcntl.LOCK_SH and not first.closed:
-            first.close(unlink=True)
-        return real(fd, how)
-
-    monkeypatch.setattr(region_file, "try_lock", lock)
-    with open_region(folder, timeout_s=30.0) as second:
-        assert second.created
-        assert os.stat(second.path).st_ino != inode
-
-
-# ---------------------------------------------------------------------- closing
+# --------------------------------------------------------------------------- closing
 def test_close_is_idempotent_and_closed_regions_say_so(folder: Path) -> None:
     region = open_region(folder)
     region.close(unlink=True)
@@ -362,270 +242,7 @@ def test_descriptors_are_not_leaked(folder: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-# ---------------------------------------------------------------------- foreign
-def _region_bytes() -> bytes:
-    header = RegionHeader("t", 0, BLOCKS, BLOCK, bytes(16), 1, region_header.boot_id())
-    return bytes(header.trailer_at) + header.pack()
-
-
-def _damaged() -> bytes:
-    raw = bytearray(_region_bytes())
-    raw[-TRAILER_BYTES + 40] ^= 1
-    return bytes(raw)
-
-
-FOREIGN_FILES = {
-    "empty": (b"", "0 bytes, too short"),
-    "text": (b"hello\n" * 4000, "without a region trailer"),
-    "truncated": (_region_bytes()[:-1], "without a region trailer"),
-    "cut to the blocks": (_region_bytes()[:-TRAILER_BYTES], "without a region trailer"),
-    "extended": (_region_bytes() + bytes(4096), "without a region trailer"),
-    "blocks missing": (_region_bytes()[4096:], "trailer for 40960 bytes at the end of 36864"),
-    "damaged": (_damaged(), "damaged"),
-}
-
-
-@pytest.mark.clause("EC-10.4")
-@pytest.mark.parametrize("kind", FOREIGN_FILES)
-def test_a_foreign_or_truncated_file_is_left_alone(folder: Path, kind: str) -> None:
-    content, found = FOREIGN_FILES[kind]
-    path = folder / NAME
-    path.write_bytes(content)
-    with pytest.raises(RegionForeignError, match=found) as caught:
-        open_region(folder)
-    assert "left alone" in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert reap_orphans(str(folder)).foreign == 1
-    assert path.read_bytes() == content
-
-
-@pytest.mark.clause("EC-10.4")
-@pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "socket"])
-def test_what_is_not_a_file_is_left_alone(folder: Path, kind: str) -> None:
-    path = folder / NAME
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "symlink":
-        path.symlink_to("elsewhere")
-    elif kind == "fifo":
-        os.mkfifo(path)
-    else:
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.bind(str(path))
-    with pytest.raises(RegionForeignError):
-        open_region(folder)
-    assert reap_orphans(str(folder)).foreign == 1
-    assert os.path.lexists(path)
-
-
-def test_an_orphan_of_another_release_is_reaped_and_a_live_one_is_not_joined(folder: Path) -> None:
-    path = folder / NAME
-    raw = bytearray(_region_bytes())
-    raw[-TRAILER_BYTES + 16] = 99
-    path.write_bytes(raw)
-    with path.open("rb") as holder:
-        fcntl.flock(holder, fcntl.LOCK_SH)
-        with pytest.raises(RegionBusyError, match="layout version 99"):
-            open_region(folder)
-    with open_region(folder) as region:
-        assert region.created
-
-
-# ---------------------------------------------------------------------- reaping
-@pytest.mark.clause("EC-10.3")
-@pytest.mark.clause("EC-10.4")
-def test_the_sweep_takes_orphans_only(folder: Path) -> None:
-    dead = [open_region(folder, instance_id="dead", dp_rank=rank) for rank in (0, 1)]
-    for region in dead:
-        region.close(unlink=False)
-    foreign = folder / "vllm_ec_foreign_dp0.mmap"
-    foreign.write_bytes(b"not ours")
-    other = folder / "something.else"
-    other.write_bytes(_region_bytes())
-    with open_region(folder, instance_id="alive") as alive:
-        # creation sweeps by itself
-        assert alive.reaped.names == ("vllm_ec_dead_dp0.mmap", "vllm_ec_dead_dp1.mmap")
-        size = alive.header.file_bytes
-        assert alive.reaped.nbytes == 2 * size
-        again = reap_orphans(str(folder))
-        assert (again.names, again.live, again.foreign) == ((), 1, 1)
-        assert alive.view((0, 1))[0] == 0
-        assert os.path.exists(alive.path)
-    assert sorted(p.name for p in folder.iterdir()) == sorted((foreign.name, other.name))
-
-
-def test_an_orphan_at_the_path_is_replaced_not_joined(folder: Path) -> None:
-    dead = open_region(folder)
-    dead.view((0, 1))[0] = 1
-    dead.close(unlink=False)
-    with open_region(folder) as region:
-        assert region.created
-        assert region.view((0, 1))[0] == 0
-    dead = open_region(folder)
-    dead.close(unlink=False)
-    with pytest.raises(RegionMissingError):
-        open_region(folder, create=False)
-
-
-def test_an_orphan_of_other_geometry_is_replaced(folder: Path) -> None:
-    open_region(folder, num_blocks=3).close(unlink=False)
-    with open_region(folder) as region:
-        assert region.num_blocks == BLOCKS
-
-
-@pytest.mark.clause("EC-1.1")
-def test_every_edge_of_the_region_table_is_taken(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: set[tuple[str, str, str]] = set()
-    real = Dispatcher.fire
-
-    def fire(self: Dispatcher, state: str, event: str, guards: int = 0) -> Any:
-        step = real(self, state, event, guards)
-        if self is REGION:
-            taken.add((state, event, step.state))
-        return step
-
-    monkeypatch.setattr(Dispatcher, "fire", fire)
-    open_region(folder).close(unlink=False)  # publish, then orphan by death
-    open_region(folder).close(unlink=True)  # reap, then drain and unlink
-    dying = open_region(folder)
-    dying.drain()
-    dying.close(unlink=False)
-    reap_orphans(str(folder))  # died while draining
-    (folder / f".{NAME}.{'0' * 32}.tmp").write_bytes(b"")
-    reap_orphans(str(folder))  # died while creating
-    monkeypatch.setattr(region_file, "_link", lambda *_: False)
-    with pytest.raises(RegionError):
-        open_region(folder)  # abandon
-    table = {(e.source, e.event, e.dest) for e in REGION.lifecycle.edges}
-    assert taken == table
-
-
-# --------------------------------------------------------- without unnamed files
-@pytest.fixture
-def no_tmpfile(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.path.isdir
-    monkeypatch.setattr(os.path, "isdir", lambda p: p != "/proc/self/fd" and real(p))
-
-
-@pytest.mark.usefixtures("no_tmpfile")
-def test_named_temporaries_work_and_leave_nothing(folder: Path) -> None:
-    seen: list[str] = []
-    real = region_file.allocate
-
-    def allocate(*args: Any) -> None:
-        seen.extend(os.listdir(folder))
-        assert reap_orphans(str(folder)).live == 1  # one under construction is in use
-        real(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(region_file, "allocate", allocate)
-        with open_region(folder) as region, open_region(folder) as second:
-            assert region.created
-            assert not second.created
-            assert [p.name for p in folder.iterdir()] == [NAME]
-    assert len(seen) == 1
-    assert seen[0].startswith(f".{NAME}.")
-    assert not list(folder.iterdir())
-
-
-@pytest.mark.usefixtures("no_tmpfile")
-def test_a_sweep_that_takes_a_fresh_temporary_is_survived(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = region_file.try_lock
-    swept: list[tuple[str, ...]] = []
-
-    def lock(fd: int, how: int) -> bool:
-        if not swept and how == fcntl.LOCK_SH:
-            swept.append(())  # the sweep below locks as well
-            swept[0] = reap_orphans(str(folder)).names
-        return real(fd, how)
-
-    monkeypatch.setattr(region_file, "try_lock", lock)
-    with open_region(folder) as region:
-        assert region.created
-    assert len(swept[0]) == 1
-
-
-@pytest.mark.usefixtures("no_tmpfile")
-def test_errors_drop_the_temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(region_file, "allocate", fail)
-    with pytest.raises(KeyboardInterrupt):
-        open_region(folder)
-    assert not list(folder.iterdir())
-
-
-@pytest.mark.parametrize("code", region_file._NO_TMPFILE)
-def test_o_tmpfile_refused_by_the_file_system(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    real = os.open
-
-    def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(code, os.strerror(code))
-        return real(path, flags, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", opened)
-    with open_region(folder) as region:
-        assert region.created
-
-
-def test_without_abstract_sockets_the_name_still_decides(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Refused(socket.socket):
-        def bind(self, *_: Any) -> None:
-            raise PermissionError(1, "no")
-
-    monkeypatch.setattr(region_file.socket, "socket", Refused)
-    with open_region(folder) as first, open_region(folder) as second:
-        assert first.created
-        assert not second.created
-
-
-def test_a_creator_that_takes_for_ever_is_named(folder: Path) -> None:
-    with region_file.Directory(str(folder)) as directory:
-        with region_file.creation_turn(directory, NAME) as ours:
-            assert ours
-            with pytest.raises(RegionBusyError, match="has been creating it for too long"):
-                open_region(folder)
-        with open_region(folder) as region:
-            assert region.created
-
-
-def test_losing_the_name_at_the_last_moment_joins_the_winner(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = region_file._link
-    winners: list[SharedRegion] = []
-
-    def link(*args: Any) -> bool:
-        if not winners:
-            monkeypatch.setattr(region_file, "_link", real)
-            turn = region_open.region_file.creation_turn
-            with pytest.MonkeyPatch.context() as patch:
-                # as if the other process could not see our turn
-                patch.setattr(
-                    region_file, "creation_turn", lambda d, _: turn(d, "another namespace")
-                )
-                winners.append(open_region(folder))
-        return real(*args)
-
-    monkeypatch.setattr(region_file, "_link", link)
-    with open_region(folder, timeout_s=30.0) as second:
-        assert not second.created
-        assert second.header == winners[0].header
-    winners[0].close(unlink=True)
-    assert not list(folder.iterdir())
-
-
-# ---------------------------------------------------------------------- failures
+# -------------------------------------------------------------------------- failures
 def test_a_failed_populate_leaves_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
