@@ -172,6 +172,9 @@ class ProducerGrants:
             return XferStatus.NACK_MISSING, None
         if not entry.servable or not self.agent_metadata:
             return XferStatus.NACK_NOT_READY, None
+        if req.attempt_id is not None and len(entry.extents) > wire.MAX_EXTENTS:
+            self.counters["too_many_extents"] += 1
+            return XferStatus.NACK_INTERNAL, None
         held = self._peer_blocks[identity]
         # Answering an open grant once more pins nothing more.
         if held and not again and held + entry.num_blocks > self.quota_blocks:

@@ -350,49 +350,6 @@ def test_a_new_peers_expired_lease_makes_nothing_ambiguous(bench: Bench) -> None
     assert bench.grants._ambiguous == {}
 
 
-# -------------------------------------------------------------------------- quota
-@pytest.mark.clause("EC-5.10")
-def test_f11_one_peer_cannot_pin_the_tier_solid() -> None:
-    bench = Bench(blocks=16)
-    names = ["h", *(f"h{i}" for i in range(1, 8))]
-    for name in names[1:]:
-        bench.producer.save(name, 100)
-    got = [bench.ask(request(i, name), A).status for i, name in enumerate(names)]
-    assert got == [XferStatus.OK] * 4 + [XferStatus.NACK_NOT_READY] * 4
-    assert bench.grants.counters["over_quota"] == 4
-    assert bench.producer.tier.evictable_blocks == 8
-    assert bench.ask(request(99, names[7]), B).status == XferStatus.OK
-    # What ends frees its share.
-    bench.grants.on_notice(b"c.0:h", START)
-    assert bench.ask(request(50, names[6]), A).status == XferStatus.OK
-    bench.grants.tick(START + LEASE)
-    assert bench.holders() == 0
-    assert bench.grants._peer_blocks == {}
-
-
-@pytest.mark.clause("EC-5.10")
-def test_f11_the_same_encoding_over_and_over_counts_each_time() -> None:
-    bench = Bench(blocks=8)
-    got = [bench.ask(old_request(), A).status for _ in range(4)]
-    assert got == [XferStatus.OK] * 2 + [XferStatus.NACK_NOT_READY] * 2
-
-
-def test_a_peers_first_grant_is_always_allowed() -> None:
-    bench = Bench(blocks=8)
-    bench.producer.save("large", 6 * BLOCK)
-    assert bench.ask(request(1, "large"), A).status == XferStatus.OK
-    assert bench.ask(request(2, "h"), A).status == XferStatus.NACK_NOT_READY
-
-
-def test_a_duplicate_of_an_open_grant_is_within_its_own_quota() -> None:
-    """The pin exists already: answering it again pins nothing more."""
-    bench = Bench(blocks=4)
-    bench.granted(request(1))
-    again = bench.ask(request(1), now=START + 1)
-    assert (again.status, again.lease_s) == (XferStatus.OK, LEASE - 1)
-    assert bench.holders() == 1
-
-
 # ----------------------------------------------------------------------- shutdown
 def test_shutdown_ends_every_grant(bench: Bench) -> None:
     bench.granted(request(1))
