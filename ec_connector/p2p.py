@@ -68,8 +68,9 @@ class P2P:
         incarnation = secrets.token_hex(8)
         agent = f"{engine_id}-{incarnation}"
         size = region.num_blocks * region.block_size_bytes
+        # The dtype as torch prints it, which is what other implementations hash.
         compat = wire.compatibility_hash(
-            facts.vllm_version, facts.model, facts.dtype, region.block_size_bytes
+            facts.vllm_version, facts.model, f"torch.{facts.dtype}", region.block_size_bytes
         )
         self.clock = clock
         self.lock = lock
@@ -127,9 +128,31 @@ class P2P:
         """
         self.pump.start()
 
+    @property
+    def healthy(self) -> bool:
+        """Whether the pump runs."""
+        return self.pump.healthy
+
     def wake(self) -> None:
-        """Tell the pump that there may be something to do. Any thread."""
-        self.pump.wake()
+        """Wake the pump if the engine thread has left something to do for it.
+
+        Called after every hook, so it costs next to nothing when there is nothing.
+        """
+        if self.consumer is not None and self.consumer.has_commands:
+            self.pump.wake()
+
+    def tick_without_pump(self, now: float) -> None:
+        """Let timers run out when the pump cannot: leases and quarantines must end.
+
+        Engine thread, under the lock.
+        """
+        if self.pump.healthy:
+            return
+        if self.consumer is not None:
+            self.consumer.tick(now)
+            self.consumer.drain()
+        if self.producer is not None:
+            self.producer.tick(now)
 
     def shutdown(self) -> None:
         """Stop the pump: waiting fetches fail, grants end, sockets close."""

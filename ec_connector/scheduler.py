@@ -35,6 +35,7 @@ from ec_protocol.timing import Timing
 
 if TYPE_CHECKING:
     from ec_connector.p2p import P2P
+    from ec_protocol.consumer import ConsumerReads
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,8 @@ class ECScheduler:
         self._planned: list[Copy] = []
         self._planned_loads: set[str] = set()
         self._unavailable: set[str] = set()
+        # Request id -> (its preemptions so far, hashes in the host's encoder cache).
+        self._host_has: dict[str, tuple[int, set[str]]] = {}
 
     # ---------------------------------------------------------------- step hooks
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
@@ -107,44 +110,81 @@ class ECScheduler:
             False to defer the request to a later step; never for longer than
             ``fetch_budget_s`` per item (EC-5.9).
         """
-        p2p = self.p2p
+        if not self.loads:
+            return True
+        items = self.items(request)
         params = getattr(request, "ec_transfer_params", None)
-        if p2p is None or not self.loads or not params:
+        if all(item.has_media for item in items) and (self._consumer is None or not params):
             return True
-        consumer = p2p.consumer
-        if consumer is None:
-            return True
+        got = self._items_of_host(request)
         now = self.clock()
-        ready = True
-        capacity = self.tier.num_blocks * self.tier.block_size_bytes
+        ready = available = True
         with self.lock:
-            for item in self.items(request):
-                if item.end and item.end <= num_computed_tokens:
-                    continue
-                entry = self.tier.get(item.mm_hash)
-                if entry is not None and not consumer.fetching(item.mm_hash):
-                    # Servable, or a save of our own is about to make it so.
-                    continue
-                ref = parse_remote(params, item.mm_hash, item.shape, self.element_size, capacity)
-                if isinstance(ref, str):
-                    self.counters[f"params_{ref}"] += 1
-                    state = "failed"
-                else:
-                    state = consumer.fetch(
-                        item.mm_hash,
-                        (ref.host, ref.port),
-                        item.nbytes,
-                        item.shape,
-                        request.request_id,
-                        now,
-                    )
+            needed = [
+                item
+                for item in items
+                if item.nbytes
+                and item.mm_hash not in got
+                and not 0 < item.end <= num_computed_tokens
+            ]
+            for item in needed:
+                state = self._ask(item, params, request.request_id, now)
                 if state == "pending":
                     ready = False
-                elif not item.has_media:
-                    # Nothing to encode from: this request fails, no other (EC-5.9).
-                    self._unavailable.add(request.request_id)
-        p2p.wake()
-        return ready
+                elif state == "failed" and not item.has_media:
+                    available = False
+        if self.p2p is not None:
+            self.p2p.wake()
+        if not available:
+            # Nothing to encode from: this request fails, no other (EC-5.9). Until the
+            # host has been told so it must not run the encoder on nothing.
+            self._unavailable.add(request.request_id)
+            self.counters["unavailable"] += 1
+        return ready and available
+
+    @property
+    def _consumer(self) -> ConsumerReads | None:
+        return None if self.p2p is None else self.p2p.consumer
+
+    def _ask(
+        self, item: Item, params: object, request_id: str, now: float
+    ) -> Literal["ready", "pending", "failed"]:
+        """How the encoding of an item is to be had; starts a fetch if one is wanted.
+
+        ``failed``: only by encoding the media. Under the lock.
+        """
+        consumer = self._consumer
+        if consumer is None or not consumer.fetching(item.mm_hash):
+            entry = self.tier.get(item.mm_hash)
+            if entry is not None:
+                if entry.servable:
+                    return "ready"
+                if item.has_media:
+                    # A save of our own is about to make it so, or nothing ever will.
+                    return "failed"
+                return "pending" if self.copies.save_of(item.mm_hash) is not None else "failed"
+        if consumer is None:
+            return "failed"
+        capacity = self.tier.num_blocks * self.tier.block_size_bytes
+        ref = parse_remote(params, item.mm_hash, item.shape, self.element_size, capacity)
+        if isinstance(ref, str):
+            self.counters[f"params_{ref}"] += 1
+            return "failed"
+        return consumer.fetch(
+            item.mm_hash, (ref.host, ref.port), item.nbytes, item.shape, request_id, now
+        )
+
+    def _items_of_host(self, request: Any) -> set[str]:
+        """Encodings that the host keeps in its own encoder cache for the request.
+
+        It keeps them until it says otherwise, or until it preempts the request and
+        starts it anew.
+        """
+        preemptions = getattr(request, "num_preemptions", 0)
+        known = self._host_has.get(request.request_id)
+        if known is None or known[0] != preemptions:
+            known = self._host_has[request.request_id] = (preemptions, set())
+        return known[1]
 
     def has_cache_item(self, mm_hash: str) -> bool:
         """Whether a load of ``mm_hash`` can be had; True is a promise for this step."""
@@ -159,6 +199,8 @@ class ECScheduler:
     def update_state_after_alloc(self, request: Any, index: int) -> None:
         """Item ``index`` of the request is part of the step: plan its load or its save."""
         item = self.items(request)[index]
+        if self.loads:
+            self._items_of_host(request).add(item.mm_hash)
         with self.lock:
             if item.mm_hash in self._promised:
                 if item.mm_hash not in self._planned_loads:
@@ -178,7 +220,10 @@ class ECScheduler:
                 self.counters["saves_without_room"] += 1
 
     def update_state_after_free(self, request: Any, index: int) -> None:
-        """The host freed item ``index`` in its own encoder cache: the tier keeps its copy."""
+        """The host may drop item ``index`` from its own encoder cache; the tier keeps it."""
+        known = self._host_has.get(request.request_id)
+        if known is not None:
+            known[1].discard(self.items(request)[index].mm_hash)
 
     def build_connector_meta(self, scheduler_output: Any = None) -> StepMetadata:
         """What the workers copy in this step; ends the step's promises (EC-3.4)."""
@@ -235,21 +280,27 @@ class ECScheduler:
         Returns:
             ``(False, params)``: nothing delays the host, and on a producer with
             peer-to-peer on the ``ec_transfer_params`` of the answer: per mm_hash
-            metadata and address together, or empty metadata (EC-11.1).
+            the positions of its items, and metadata and address together or empty
+            metadata (EC-11.1).
         """
+        self._unavailable.discard(request.request_id)
+        self._host_has.pop(request.request_id, None)
         p2p = self.p2p
         if p2p is None:
             return False, None
         now = self.clock()
-        announced: dict[str, Any] | None = None
+        announced: dict[str, dict[str, Any]] = {}
         with self.lock:
             if p2p.consumer is not None:
                 p2p.consumer.leave(request.request_id, now)
             if p2p.producer is not None:
-                announced = {
-                    item.mm_hash: self._announce(item, p2p, now) for item in self.items(request)
-                }
-        self._unavailable.discard(request.request_id)
+                for index, item in enumerate(self.items(request)):
+                    if item.mm_hash not in announced:
+                        announced[item.mm_hash] = {
+                            "item_indices": [],
+                            **self._announce(item, p2p, now),
+                        }
+                    announced[item.mm_hash]["item_indices"].append(index)
         p2p.wake()
         return False, announced or None
 

@@ -25,7 +25,7 @@ TOOLING = {"cli", "tlc"}
 # I/O modules that are imported only when peer-to-peer is on.
 P2P_IO = {"control", "data", "p2p", "pump"}
 # Not part of a running connector.
-IO_TOOLING = {"cli", "demo"}
+IO_TOOLING = {"cli", "demo", "proxy"}
 
 # The core has no sockets, no shared memory, no threads and no clock of its own.
 IO_MODULES = {
@@ -99,7 +99,14 @@ def part(module: str) -> str:
 
 CORE = {m: p for m, p in modules_of("ec_protocol").items() if part(m) not in TOOLING}
 LOCAL_CORE = [m for m in CORE if part(m) not in P2P_CORE]
-LOCAL_IO = [m for m in modules_of("ec_connector") if part(m) not in P2P_IO | IO_TOOLING]
+# Modules that need vLLM itself, which is no dependency.
+ADAPTER = {"connector", "encoder_only", "metadata", "metrics"}
+LOCAL_IO = [
+    m
+    for m in modules_of("ec_connector")
+    if part(m) not in P2P_IO | IO_TOOLING
+    and not (part(m) == "vllm" and m.rpartition(".")[2] in ADAPTER)
+]
 
 
 def test_core_needs_only_the_standard_library_and_transitions():

@@ -328,7 +328,8 @@ def test_request_without_media_fails_alone_when_its_encoding_is_lost() -> None:
     assert not engine.scheduler.ensure_cache_available(fine, 0)
     engine.now += 2.0
     engine.p2p.consumer.tick(engine.now)  # type: ignore[union-attr]
-    assert engine.scheduler.ensure_cache_available(lost, 0)
+    # The host must not run its encoder on nothing before it is told.
+    assert not engine.scheduler.ensure_cache_available(lost, 0)
     assert engine.scheduler.ensure_cache_available(fine, 0)
     assert engine.scheduler.take_unavailable_requests() == {"lost"}
     assert engine.scheduler.take_unavailable_requests() == set()
@@ -404,6 +405,7 @@ def test_announcements_are_whole_or_empty() -> None:
     delay, params = engine.scheduler.request_finished(request)
     assert delay is False and params is not None
     assert params["a"] == {
+        "item_indices": [0],
         "metadata": {"grid": [7]},
         "peer_host": "peer.example",
         "peer_port": 5601,
@@ -411,7 +413,7 @@ def test_announcements_are_whole_or_empty() -> None:
         "shape": [2, WIDTH],
     }
     assert params["b"]["peer_port"] == 5601, "its save is under way"
-    assert params["z"] == {"metadata": {}}
+    assert params["z"] == {"item_indices": [2], "metadata": {}}
     assert states(engine) == {"a": "pinned", "b": "saving"}
     engine.report(saving)
     engine.now += Timing().announce_hold_s
