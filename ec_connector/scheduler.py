@@ -170,6 +170,9 @@ class ECScheduler:
         if isinstance(ref, str):
             self.counters[f"params_{ref}"] += 1
             return "failed"
+        if self.p2p is None or not self.p2p.healthy:
+            self.counters["fetches_without_pump"] += 1
+            return "failed"
         return consumer.fetch(
             item.mm_hash, (ref.host, ref.port), item.nbytes, item.shape, request_id, now
         )
@@ -248,7 +251,10 @@ class ECScheduler:
                         )
                     )
             self.tier.end_step()
-            self.holds.tick(self.clock())
+            now = self.clock()
+            self.holds.tick(now)
+            if self.p2p is not None:
+                self.p2p.tick_without_pump(now)
         self._planned.clear()
         self._planned_loads.clear()
         self._promised.clear()

@@ -138,6 +138,11 @@ class AttemptTable:
                 self._peer_down(peer, "close", now)
 
     @property
+    def has_commands(self) -> bool:
+        """Whether ``drain`` would return something."""
+        return bool(self._commands)
+
+    @property
     def idle(self) -> bool:
         """Whether no request waits and no READ is unsettled."""
         return not self._fetches and not self._attempts

@@ -44,6 +44,11 @@ class FakeP2P:
     address: tuple[str, int] | None = ("peer.example", 5601)
     wakes: int = 0
     stopped: bool = False
+    healthy: bool = True
+    ticked_without_pump: int = 0
+
+    def tick_without_pump(self, now: float) -> None:
+        self.ticked_without_pump += not self.healthy
 
     def wake(self) -> None:
         self.wakes += 1
@@ -436,3 +441,15 @@ def test_stats_and_shutdown() -> None:
     assert stats["saves_landed"] == 1 and stats["free_blocks"] == 6 and stats["misses"] == 1
     engine.scheduler.shutdown()
     assert engine.p2p is not None and engine.p2p.stopped
+
+
+@pytest.mark.clause("EC-5.9")
+def test_without_a_running_pump_requests_encode_and_timers_go_on() -> None:
+    engine = Engine("ec_consumer", p2p=FakeP2P(healthy=False))
+    request = Request("r1", [item("a")], remote("a"))
+    engine.step(request)
+    assert engine.scheduler.counters["fetches_without_pump"] == 1
+    assert engine.p2p is not None
+    assert engine.p2p.consumer is not None
+    assert engine.p2p.consumer.drain() == []
+    assert engine.p2p.ticked_without_pump == 1
