@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoder requests: one for each different piece of media, all at once.
+
+An encoder that fails costs its media nothing but time: they stay in the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+
+from ec_connector.proxy.fleet import Backend, Fleet
+from ec_connector.proxy.media import (
+    Announcement,
+    Media,
+    encoder_request,
+    read_announcement,
+)
+from ec_connector.proxy.metrics import ProxyMetrics
+from ec_connector.proxy.settings import ProxySettings
+
+logger = logging.getLogger(__name__)
+
+#: An encoder's answer holds no tokens; one that is longer is none.
+_MAX_ANSWER_BYTES: Final = 4 << 20
+
+
+class Encoders:
+    """Sends media to encoder instances.
+
+    Args:
+        settings: The proxy's.
+        fleet: The encoder instances.
+        session: HTTP client.
+        metrics: The proxy's.
+    """
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        fleet: Fleet,
+        session: aiohttp.ClientSession,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self._fleet = fleet
+        self._session = session
+        self._metrics = metrics
+        self._tries = 1 + settings.retries
+        self._timeout = aiohttp.ClientTimeout(
+            total=settings.encoder_timeout_s, sock_connect=settings.connect_timeout_s
+        )
+
+    async def encode(
+        self, body: Mapping[str, Any], media: Sequence[Media], headers: Mapping[str, str]
+    ) -> dict[str, Announcement]:
+        """Have all media of a request encoded.
+
+        Args:
+            body: The client's request.
+            media: ``find_media(body)``.
+            headers: What of the client's headers goes on; each encoder request gets
+                an ``X-Request-Id`` of its own.
+
+        Returns:
+            What was announced, by ``Media.key``; an entry for every key that was sent.
+        """
+        different = {item.key: item for item in media if item.key}
+        answers = await asyncio.gather(
+            *(
+                self._encode_one(body, item, _numbered(headers, number))
+                for number, item in enumerate(different.values())
+            )
+        )
+        return dict(zip(different, answers, strict=True))
+
+    async def _encode_one(
+        self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]
+    ) -> Announcement:
+        payload = json.dumps(encoder_request(body, media)).encode()
+        tried: list[Backend] = []
+        for _ in range(self._tries):
+            backend = self._fleet.pick(tried)
+            if backend is None:
+                break
+            if tried:
+                self._metrics.retries.labels("encoder_failed").inc()
+            tried.append(backend)
+            try:
+                status, answer = await self._post(backend, payload, headers)
+            except aiohttp.ConnectionTimeoutError as exc:
+                backend.failed(f"cannot connect: {exc}")
+                continue
+            except TimeoutError:
+                # It may be loaded, not dead; another one would be loaded for nothing.
+                logger.warning("encoder %s: no answer in time", backend.url)
+                break
+            except (aiohttp.ClientError, OSError) as exc:
+                backend.failed(f"{type(exc).__name__}: {exc}")
+                continue
+            if status == 200:
+                return read_announcement(_parsed(answer))
+            logger.warning("encoder %s: HTTP %d: %.200r", backend.url, status, answer)
+            if status < 500:
+                # The media's fault, perhaps. The decoder's answer will say so.
+                break
+        return Announcement({})
+
+    async def _post(
+        self, backend: Backend, payload: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        with backend.busy():
+            async with self._session.post(
+                f"{backend.url}/v1/chat/completions",
+                data=payload,
+                headers=headers,
+                timeout=self._timeout,
+            ) as response:
+                answer = bytearray()
+                async for chunk in response.content.iter_any():
+                    answer += chunk
+                    if len(answer) > _MAX_ANSWER_BYTES:
+                        return 200, b""
+                return response.status, bytes(answer)
+
+
+def _numbered(headers: Mapping[str, str], number: int) -> dict[str, str]:
+    return {**headers, "X-Request-Id": f"{headers['X-Request-Id']}-ec{number}"}
+
+
+def _parsed(answer: bytes) -> object:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        return None

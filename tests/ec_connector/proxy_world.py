@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small encoder and decoder servers on loopback, and a proxy between them.
+
+A fake answers as real servers do and records what it was asked. What it does wrong
+is set on it before the request: a status, a broken connection, a silence that lasts
+until the test ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from ec_connector.proxy.server import Proxy
+from ec_connector.proxy.settings import ProxySettings
+
+PICTURE = "data:image/png;base64,"
+
+
+def image(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": PICTURE + name}, **more}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def chat(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": list(parts)}], **fields}
+
+
+def url_of(part: dict[str, Any]) -> str:
+    payload = part.get("image_url") or part.get("audio_url") or part.get("video_url")
+    url: str = payload["url"] if isinstance(payload, dict) else payload
+    return url
+
+
+def mm_hash(part: dict[str, Any]) -> str:
+    return str(part.get("uuid") or hashlib.sha256(url_of(part).encode()).hexdigest()[:16])
+
+
+class Fake:
+    """One instance. ``requests`` are the bodies it was sent, ``headers`` theirs."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.raw: list[bytes] = []
+        self.status = 200
+        self.breaks = False
+        self.gate: asyncio.Event | None = None
+        self.arrived = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.healthy = True
+        self.checked = asyncio.Event()
+        self.server: TestServer | None = None
+        self.transport: asyncio.Transport | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_post("/v1/chat/completions", self._handle)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        self.server = TestServer(app, host="127.0.0.1")
+        await self.server.start_server()
+        self.url = str(self.server.make_url("")).rstrip("/")
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            await self.server.close()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        self.checked.set()
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.raw.append(await request.read())
+        self.requests.append(json.loads(self.raw[-1]))
+        self.headers.append(request.headers.copy())
+        self.transport = request.transport
+        self.arrived.set()
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.breaks:
+                await self.break_off()
+            if self.status != 200:
+                error = {"error": {"message": "no", "type": "x", "code": self.status}}
+                return web.json_response(error, status=self.status)
+            return await self.answer(request, self.requests[-1])
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    async def break_off(self) -> None:
+        """Cut the connection of the request that is being answered."""
+        assert self.transport is not None
+        self.transport.abort()
+        await asyncio.Event().wait()
+
+    async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        raise NotImplementedError
+
+
+class FakeEncoder(Fake):
+    """Announces what it is sent; ``lacks`` names media that it could not keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lacks: set[str] = set()
+        self.reply: object = None
+
+    async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if self.reply is not None:
+            return web.Response(body=json.dumps(self.reply).encode())
+        announced: dict[str, Any] = {}
+        parts = [part for message in body["messages"] for part in message["content"]]
+        for index, part in enumerate(parts):
+            if url_of(part) in self.lacks:
+                announced[mm_hash(part)] = {"metadata": {}}
+            else:
+                announced[mm_hash(part)] = {
+                    "item_indices": [index],
+                    "metadata": {"image_grid_thw": [1, 8, 8]},
+                    "peer_host": "127.0.0.1",
+                    "peer_port": 5701,
+                    "size_bytes": 8192,
+                    "shape": [16, 128],
+                }
+        return web.json_response({"choices": [], "ec_transfer_params": announced})
+
+
+def event(document: object) -> bytes:
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+def delta(**said: Any) -> bytes:
+    return event({"choices": [{"index": 0, "delta": said, "finish_reason": None}]})
+
+
+OPENING = delta(role="assistant", content="")
+LOST = event({"error": {"message": "Internal server error", "code": 500}})
+
+
+class FakeDecoder(Fake):
+    """Says three words. ``loses``: fails requests that hold references."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loses = False
+        self.words = ["a", "red", "square"]
+        self.between: Callable[[int], Awaitable[None]] | None = None
+
+    async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        lost = self.loses and "image_embeds" in json.dumps(body)
+        if not body.get("stream"):
+            if lost:
+                return web.json_response({"error": {"message": "Internal"}}, status=500)
+            message = {"role": "assistant", "content": " ".join(self.words)}
+            return web.json_response({"choices": [{"index": 0, "message": message}]})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(OPENING)
+        if lost:
+            await response.write(LOST + b"data: [DONE]\n\n")
+            return response
+        for number, word in enumerate(self.words):
+            if self.between is not None:
+                await self.between(number)
+            await response.write(delta(content=word))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+@dataclass
+class World:
+    """Encoders, decoders, the proxy and a client."""
+
+    encoders: list[FakeEncoder]
+    decoders: list[FakeDecoder]
+    proxy: Proxy
+    url: str
+    client: aiohttp.ClientSession
+    stack: AsyncExitStack = field(repr=False)
+
+    @property
+    def encoder(self) -> FakeEncoder:
+        return self.encoders[0]
+
+    @property
+    def decoder(self) -> FakeDecoder:
+        return self.decoders[0]
+
+    async def post(self, body: object, **more: Any) -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.client.post(f"{self.url}/v1/chat/completions", data=data, **more) as r:
+            return r.status, await r.json()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.client.get(self.url + path) as r:
+            return r.status, await r.text()
+
+    async def sample(self, line: str) -> float:
+        """The value of one line of ``/metrics``; 0 if there is none."""
+        _, page = await self.get("/metrics")
+        for row in page.splitlines():
+            if row.rpartition(" ")[0] == line:
+                return float(row.rpartition(" ")[2])
+        return 0.0
+
+
+@asynccontextmanager
+async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncIterator[World]:
+    # Checks in the background would only disturb the tests; one asks for them.
+    settings.setdefault("health_interval_s", 3600.0)
+    async with AsyncExitStack() as stack:
+        fakes: list[Fake] = [FakeEncoder() for _ in range(encoders)]
+        fakes += [FakeDecoder() for _ in range(decoders)]
+        for fake in fakes:
+            await fake.start()
+            stack.push_async_callback(fake.stop)
+        proxy = Proxy(
+            ProxySettings(
+                encoders=tuple(fake.url for fake in fakes[:encoders]),
+                decoders=tuple(fake.url for fake in fakes[encoders:]),
+                **settings,
+            )
+        )
+        server = TestServer(proxy.app(), host="127.0.0.1")
+        await server.start_server()
+        stack.push_async_callback(server.close)
+        # The first health check must not come in the middle of a test.
+        for fake in fakes:
+            await fake.checked.wait()
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        yield World(
+            [fake for fake in fakes if isinstance(fake, FakeEncoder)],
+            [fake for fake in fakes if isinstance(fake, FakeDecoder)],
+            proxy,
+            str(server.make_url("")).rstrip("/"),
+            client,
+            stack,
+        )
+
+
+def run(scenario: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
+    """Run one scenario; it may not take longer than ``timeout_s``."""
+    asyncio.run(asyncio.wait_for(scenario, timeout_s))
