@@ -114,7 +114,7 @@ def demo(
     if as_json:
         typer.echo(report.to_json(rows))
     else:
-        report.print_report(rows, Console(highlight=False))
+        report.print_report(rows, Console(highlight=False, width=max(110, err.width)))
     if not report.all_ok(rows):
         if not keep_logs:
             err.print("Run again with --keep-logs to see what each process did.")
