@@ -27,6 +27,7 @@ Copies:
 The two halves that the host calls:
 
 * ``scheduler``: decides. ``worker``: copies and reports.
+* ``instance``: puts a scheduler process together.
 
 Peer-to-peer, behind ``ec_enable_nixl``:
 

@@ -21,7 +21,7 @@ from ec_connector.region import SharedRegion
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("region_child.py")
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 BLOCKS = 16
 BLOCK_BYTES = 5120
