@@ -182,6 +182,10 @@ class Opening:
     def _mismatch(self, fd: int, found: RegionHeader | OtherLayout) -> str | None:
         """Why the live region at the path is not the one wanted; None if it is."""
         wanted = self.wanted
+        owner = os.fstat(fd).st_uid
+        if owner != os.geteuid():
+            # Root could open it, but its owner could shrink it under our feet.
+            return f"the region belongs to another user (uid {owner})"
         if isinstance(found, OtherLayout):
             return f"the region has layout version {found.version}"
         if (found.instance_id, found.dp_rank) != (wanted.instance_id, wanted.dp_rank):

@@ -84,6 +84,17 @@ def test_a_file_under_the_name_of_another_region_is_not_joined(folder: Path) -> 
             open_region(folder)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give a file away")
+def test_root_does_not_join_the_region_of_another_user_but_reaps_its_orphan(folder: Path) -> None:
+    first = open_region(folder)
+    os.chown(first.path, 65534, 65534)
+    with pytest.raises(RegionBusyError, match="another user \\(uid 65534\\)"):
+        open_region(folder)
+    first.close(unlink=False)
+    with open_region(folder) as second:
+        assert second.created
+
+
 def test_a_draining_region_is_not_joined(folder: Path) -> None:
     with open_region(folder) as first:
         first.drain()
