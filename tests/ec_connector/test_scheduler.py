@@ -13,10 +13,12 @@ def test_saved_then_loaded() -> None:
     engine = Engine()
     first = engine.step(Request("r1", [item("a", 2)]))
     assert [(op.mm_hash, op.nbytes) for op in first.saves] == [("a", 2 * BLOCK)]
-    assert not first.loads and engine.scheduler.has_pending_push_work()
+    assert not first.loads
+    assert engine.scheduler.has_pending_push_work()
     assert states(engine) == {"a": "saving"}
     engine.report(first)
-    assert states(engine) == {"a": "ready"} and not engine.scheduler.has_pending_push_work()
+    assert states(engine) == {"a": "ready"}
+    assert not engine.scheduler.has_pending_push_work()
 
     second = engine.step(Request("r2", [item("a", 2)]))
     assert not second.saves
@@ -49,7 +51,8 @@ def test_f6_a_promise_survives_other_allocations_of_the_step() -> None:
     scheduler.update_state_after_alloc(new, 0)  # would have evicted a
     scheduler.update_state_after_alloc(old, 0)
     metadata = scheduler.build_connector_meta()
-    assert [op.mm_hash for op in metadata.loads] == ["a"] and not metadata.saves
+    assert [op.mm_hash for op in metadata.loads] == ["a"]
+    assert not metadata.saves
     assert scheduler.counters["saves_without_room"] == 1
 
 
@@ -83,7 +86,8 @@ def test_f7_encoder_that_never_ran_leaves_nothing() -> None:
     engine = Engine()
     metadata = engine.step(Request("r1", [item("a")]))
     engine.report(metadata, landed=False)
-    assert states(engine) == {} and engine.tier.free_blocks == 8
+    assert states(engine) == {}
+    assert engine.tier.free_blocks == 8
     assert not engine.scheduler.has_pending_push_work()
 
 

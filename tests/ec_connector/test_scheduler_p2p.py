@@ -22,7 +22,8 @@ def remote(name: str, rows: int = 1, **changes: Any) -> dict[str, Any]:
 
 def fetch_ok(engine: Engine, name: str) -> None:
     """Play pump and producer: the fetch of ``name`` lands."""
-    assert engine.p2p is not None and engine.p2p.consumer is not None
+    assert engine.p2p is not None
+    assert engine.p2p.consumer is not None
     consumer = engine.p2p.consumer
     requests = [c.req for c in consumer.drain() if isinstance(c, SendReq)]
     (request,) = [r for r in requests if r.mm_hash == name]
@@ -49,7 +50,8 @@ def test_request_waits_for_its_fetch_and_loads_it() -> None:
     engine = Engine("ec_consumer", p2p=FakeP2P())
     request = Request("r1", [item("a", 2)], remote("a", 2))
     assert not engine.step(request).loads
-    assert engine.p2p is not None and engine.p2p.wakes
+    assert engine.p2p is not None
+    assert engine.p2p.wakes
     assert not engine.step(request).loads
     fetch_ok(engine, "a")
     assert states(engine) == {"a": "pinned"}, "held for the request that waits"
@@ -158,7 +160,8 @@ def test_announcements_are_whole_or_empty() -> None:
         [item("a", 2, metadata={"grid": [7]}), item("b", metadata={"grid": [1, 2]}), item("z")],
     )
     delay, params = engine.scheduler.request_finished(request)
-    assert delay is False and params is not None
+    assert delay is False
+    assert params is not None
     assert params["a"] == {
         "item_indices": [0],
         "metadata": {"grid": [7]},
@@ -188,9 +191,12 @@ def test_stats_and_shutdown() -> None:
     engine = Engine(p2p=FakeP2P())
     engine.save("a", 2)
     stats = engine.scheduler.stats()
-    assert stats["saves_landed"] == 1 and stats["free_blocks"] == 6 and stats["misses"] == 1
+    assert stats["saves_landed"] == 1
+    assert stats["free_blocks"] == 6
+    assert stats["misses"] == 1
     engine.scheduler.shutdown()
-    assert engine.p2p is not None and engine.p2p.stopped
+    assert engine.p2p is not None
+    assert engine.p2p.stopped
 
 
 @pytest.mark.clause("EC-5.9")
