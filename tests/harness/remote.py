@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producers elsewhere, without sockets: the real consumer core, and the test as pump.
+
+``outcomes`` says per encoding how a READ of it goes; ``play`` carries out what the
+core has asked for since the last call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from ec_protocol import wire
+from ec_protocol.commands import AbandonRead, PrepareRead, SendReq
+from ec_protocol.consumer import ConsumerReads
+from ec_protocol.producer import ProducerGrants
+from ec_protocol.timing import Timing
+from ec_protocol.wire import XferAck, XferStatus
+from tests.harness.content import BLOCK, expected
+
+PEER = ("peer.example", 5601)
+COMPAT = wire.compatibility_hash("0", "harness", "torch.bfloat16", BLOCK)
+
+Outcome = Literal["lands", "missing", "not_ready", "breaks", "silent"]
+
+
+class Remote:
+    """The peer-to-peer half of a harness engine."""
+
+    def __init__(self) -> None:
+        self.consumer: ConsumerReads | None = None
+        self.producer: ProducerGrants | None = None
+        self.address: tuple[str, int] | None = ("127.0.0.1", 5601)
+        self.healthy = True
+        self.outcomes: dict[str, Outcome] = {}
+        self.asked: list[str] = []
+        self.patience_s = 0.5
+
+    def attach(self, engine: Any) -> None:
+        if engine.config.consumes:
+            self.consumer = ConsumerReads(
+                engine.tier,
+                holds=engine.holds,
+                timing=Timing(),
+                compat_hash=COMPAT,
+                session="harness",
+            )
+        if engine.config.produces:
+            self.producer = ProducerGrants(
+                engine.tier,
+                timing=Timing(),
+                compat_hash=COMPAT,
+                incarnation="p",
+                base_addr=4096,
+                agent_metadata=b"agent",
+            )
+
+    def wake(self) -> None:
+        pass
+
+    def tick_without_pump(self, now: float) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def play(self, engine: Any) -> None:
+        """Carry out every command, and let some time pass."""
+        consumer = self.consumer
+        if consumer is None:
+            return
+        engine.now += self.patience_s
+        consumer.tick(engine.now)
+        for command in consumer.drain():
+            if isinstance(command, SendReq):
+                self._answer(command, engine)
+            elif isinstance(command, PrepareRead):
+                self._read(command, engine)
+            elif isinstance(command, AbandonRead):
+                # The endpoint is torn down at once: the proof that ends the quarantine.
+                consumer.dma_ended(command.attempt_id, "endpoint_closed", engine.now)
+
+    def _answer(self, command: SendReq, engine: Any) -> None:
+        assert self.consumer is not None
+        req = command.req
+        self.asked.append(req.mm_hash)
+        outcome = self.outcomes.get(req.mm_hash, "lands")
+        if outcome == "silent":
+            return
+        status = {
+            "missing": XferStatus.NACK_MISSING,
+            "not_ready": XferStatus.NACK_NOT_READY,
+        }.get(outcome, XferStatus.OK)
+        fields: dict[str, Any] = {}
+        if status is XferStatus.OK:
+            entry = engine.tier.get(req.mm_hash)
+            if entry is None:
+                return  # given up meanwhile; what a late ack does is tested elsewhere
+            fields = {
+                "agent_metadata": b"agent",
+                "lease_s": 30.0,
+                "base_addr": 1 << 32,
+                "block_size": BLOCK,
+                "extents": [(5, entry.num_blocks)],
+                "nbytes": entry.nbytes,
+            }
+        ack = XferAck(
+            mm_hash=req.mm_hash,
+            status=int(status),
+            session_id=req.session_id,
+            attempt_id=req.attempt_id,
+            incarnation="i",
+            **fields,
+        )
+        self.consumer.on_ack(command.peer, ack, engine.now)
+
+    def _read(self, command: PrepareRead, engine: Any) -> None:
+        consumer = self.consumer
+        assert consumer is not None
+        if not consumer.post_read(command.attempt_id, engine.now):
+            return
+        mm_hash = command.notice.decode().partition(":")[2]
+        if self.outcomes.get(mm_hash) == "breaks":
+            consumer.read_error(command.attempt_id, "test", engine.now)
+            return
+        nbytes = sum(size for _, size in command.local)
+        source = expected(mm_hash, nbytes // BLOCK).reshape(-1).view(torch.uint8)
+        for offset, size in command.local:
+            engine.region.tensor[offset : offset + size].copy_(source[:size])
+            source = source[size:]
+        consumer.read_done(command.attempt_id, engine.now)
+
+
+def announcement(mm_hash: str, rows: int, **change: Any) -> dict[str, Any]:
+    """What a producer announces for an encoding of the harness."""
+    host, port = PEER
+    item = {
+        "metadata": {"rows": [rows]},
+        "peer_host": host,
+        "peer_port": port,
+        "size_bytes": rows * BLOCK,
+        "shape": list(expected(mm_hash, rows).shape),
+    }
+    return {mm_hash: {**item, **change}}
