@@ -20,6 +20,7 @@ class PumpStats:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._noted: Counter[str] = Counter()
         self._samples: dict[str, deque[float]] = {
             "ack": deque(maxlen=_SAMPLES),
             "read": deque(maxlen=_SAMPLES),
@@ -34,6 +35,7 @@ class PumpStats:
         """Note a latency: ``ack`` (request to answer) or ``read`` (post to done)."""
         with self._lock:
             self._samples[what].append(seconds)
+            self._noted[what] += 1
 
     def counts(self) -> dict[str, int]:
         """All counters."""
@@ -44,6 +46,19 @@ class PumpStats:
         """The latest latencies of a kind, seconds, oldest first."""
         with self._lock:
             return list(self._samples[what])
+
+    def since(self, what: str, seen: int) -> tuple[list[float], int]:
+        """The latencies of a kind that were noted after the first ``seen``.
+
+        Returns:
+            Those of them that are still kept, and how many were noted in all: what to
+            pass the next time.
+        """
+        with self._lock:
+            noted = self._noted[what]
+            kept = self._samples[what]
+            new = min(noted - seen, len(kept))
+            return list(kept)[len(kept) - new :], noted
 
     def summary(self) -> dict[str, float]:
         """Mean and percentiles of each latency, in milliseconds, and all counters."""
