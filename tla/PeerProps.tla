@@ -30,11 +30,13 @@ TypeOK ==
     /\ grant \in [Attempts -> GrantStates \cup {"absent"}]
     /\ lease \in [Attempts -> 0 .. Lease]
 
-\* A ready or pinned entry holds the encoding that it names, all of it.
+\* EC-2.2: a ready or pinned entry holds the encoding that it names, all of it.
 NoWrongBytesInv ==
     \A s \in Slots : entry[s] \in {"ready", "pinned"} => bytes[at[s]] = names[s]
 
-\* A block that a READ may still write is in nobody's hands but that READ's.
+\* EC-6.2: a block that a READ may still write is in nobody's hands but that
+\* READ's. (The source of a READ may be reused once its lease is over: those
+\* bytes are not accepted.)
 NoReuseUnderDMAInv ==
     \A a \in Attempts : dma[a] \in Moving =>
         /\ dst[a] \notin free
@@ -42,22 +44,22 @@ NoReuseUnderDMAInv ==
                slot[a] = s /\ entry[s] \in {"saving", "quarantined"}
         /\ \A b \in Attempts \ {a} : dma[b] \in Moving => dst[b] # dst[a]
 
-\* Each grant holds one pin, and pinned means held.
+\* EC-2.4: each grant holds one pin, and pinned means held.
 PinSafetyInv ==
     /\ pins = Cardinality({a \in Attempts : grant[a] = "granted"})
     /\ pins > 0 <=> entry[Origin] = "pinned"
 
-\* A grant is on an entry that holds what was asked for.
+\* EC-5.4: a grant is on an entry that holds what was asked for.
 ServeReadyOnlyInv ==
     \A a \in Attempts : grant[a] = "granted" =>
         entry[Origin] = "pinned" /\ names[Origin] \in Asked(a)
 
-\* Bytes are accepted only before the fence. (The fence of a done attempt
-\* stands still.)
+\* EC-5.3: bytes are accepted only before the fence. (The fence of a done
+\* attempt stands still.)
 FencedAcceptInv == \A a \in Attempts : read[a] = "done" => fence[a] > 0
 
-\* Nothing happened to an attempt but what a message for it, or its own
-\* consumer, asked for.
+\* EC-5.5, EC-5.6: nothing happened to an attempt or a grant but what a message
+\* that names it, or its own side, asked for.
 AttemptIdentityInv ==
     \A a \in Attempts :
         /\ read[a] \in {"granted", "reading", "done"} => \E m \in Acks("ok") : m.of = a
@@ -66,23 +68,23 @@ AttemptIdentityInv ==
 Owned == {at[s] : s \in {t \in Slots : entry[t] # "freed"}}
 Out   == {b \in Blocks : retired[b] # 0}
 
-\* Every block is free, owned or retired, and one of them only.
+\* EC-2.1: every block is free, owned or retired, and one of them only.
 ConservedInv ==
     /\ free \cup Owned \cup Out = Blocks \cup {inc}
     /\ free \cap Owned = {}
     /\ (free \cup Owned) \cap Out = {}
 
-\* No block belongs to two entries, and no encoding is in an index twice.
+\* EC-2.1: no block belongs to two entries, and no name has two live ones.
 NoOverlapInv ==
     \A s, t \in Slots : (s # t /\ entry[s] # "freed" /\ entry[t] # "freed") =>
         /\ at[s] # at[t]
         /\ (s \in Sinks /\ t \in Sinks /\ Indexed(s) /\ Indexed(t)) => names[s] # names[t]
 
-\* What is quarantined or retired can still be proven over.
+\* EC-6.4: what is quarantined or retired can still be proven over.
 HandleKeptInv ==
     \A a \in Attempts : (read[a] = "quarantined" \/ a \in {retired[b] : b \in Out}) => handle[a]
 
-\* Descriptors that a READ was given lie in the process that granted it.
+\* EC-9.3: descriptors that a READ was given are those of its own ack.
 IncarnationInv ==
     \A a \in Attempts : read[a] \in {"granted", "reading"} =>
         \E m \in Acks("ok") : m.of = a /\ m.inc = src[a]
@@ -92,7 +94,7 @@ IncarnationInv ==
 
 EdgeStep(edges, from, to) == \E d \in edges : d.from = from /\ d.to = to
 
-\* Lifecycle variables move along table edges only; objects begin in their
+\* EC-1.1: lifecycle variables move along table edges only; objects begin in their
 \* initial state; those of the producer vanish with its process.
 EdgesOnlyProp ==
     [][/\ \A s \in Slots :
@@ -110,13 +112,13 @@ EdgesOnlyProp ==
             \/ grant[a] = "absent" /\ grant'[a] = GrantInitial
             \/ inc' # inc]_vars
 
-\* The nack of another attempt makes nobody try again.
+\* EC-5.6: the nack of another attempt makes nobody try again.
 AttemptIdentityProp ==
     [][\A a \in Attempts :
         (read[a] = "requested" /\ read'[a] = "retryable")
             => \E m \in Acks("ok") \cup Acks("retry") : m.of = a]_vars
 
-\* A READ is posted only with enough of the lease left.
+\* EC-5.2: a READ is posted only with enough of the lease left.
 FencedPostProp ==
     [][\A a \in Attempts :
         (read[a] # "reading" /\ read'[a] = "reading") => fence[a] > MinRead]_vars

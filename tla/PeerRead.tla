@@ -124,8 +124,8 @@ AckRefused(a) ==
     /\ CanRead(a, "ack_refused", {})
     /\ Nacked(a, "refused", "ack_refused")
 
-\* Environment of the table: an OK ack that no attempt waits for is dropped,
-\* and its grant is given back over the data plane.
+\* Environment (the table has no event for it): an OK ack that no attempt waits
+\* for is dropped, and its grant is given back over the data plane.
 DropAck(a, i) ==
     /\ \E m \in Acks("ok") : m.of = a /\ m.inc = i
     /\ \/ read[a] \in {"retryable", "failed", "quarantined", "settled"}
@@ -339,7 +339,8 @@ Grant(a) ==
     /\ Answer("ok", a)
     /\ UNCHANGED <<free, retired, bytes, consumer, plane, inc>>
 
-\* Environment of the table: a nack changes nothing at the producer.
+\* Environment (the table has no event for it): a nack changes nothing at the
+\* producer.
 AnswerNotReady(a) ==
     /\ names[Origin] \in Asked(a)
     /\ Unanswered(a)
