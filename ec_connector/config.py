@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from ec_connector.params import AllowedPeers
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.timing import Timing, timer_specs
 
@@ -109,6 +110,22 @@ def _names(key: str, value: object) -> tuple[str, ...]:
     return names
 
 
+def _peers(key: str, value: object) -> tuple[str, ...]:
+    expected = (
+        "host names, addresses or networks as a list or a comma-separated string, for example "
+        '["10.1.0.0/16", "encoder-0"]'
+    )
+    rules = value.split(",") if isinstance(value, str) else value
+    if not isinstance(rules, list | tuple) or not all(isinstance(rule, str) for rule in rules):
+        raise _wrong(key, value, expected)
+    names = tuple(rule.strip() for rule in rules)
+    try:
+        AllowedPeers(names)
+    except ValueError as exc:
+        raise _wrong(key, value, f"{expected}; {exc}") from exc
+    return names
+
+
 def _share(key: str, value: object) -> float:
     expected = "a share of the region, more than 0 and at most 1"
     share = _number(key, value, expected)
@@ -179,6 +196,14 @@ def _keys() -> dict[str, Key]:
             _share,
         ),
         Key(
+            "ec_allowed_peers",
+            "list[str]",
+            (),
+            "Consumer: hosts that a request may name as producers: names, addresses or networks; "
+            "a list or a comma-separated string. Empty allows every host.",
+            _peers,
+        ),
+        Key(
             "ec_region_guard",
             "bool",
             True,
@@ -216,6 +241,7 @@ class ECConfig:
         enable_nixl: Whether peer-to-peer reads are on.
         nixl_backends: NIXL backends in order of preference.
         peer_quota: Share of the region that one peer may pin.
+        allowed_peers: Hosts that a request may name; empty: every one.
         region_guard: Whether to start the region's guard.
         trace_file: Where to write the protocol trace; None writes none.
         timing: Timers; their inequalities hold.
@@ -228,6 +254,7 @@ class ECConfig:
     enable_nixl: bool
     nixl_backends: tuple[str, ...]
     peer_quota: float
+    allowed_peers: tuple[str, ...]
     region_guard: bool
     trace_file: str | None
     timing: Timing
@@ -290,6 +317,7 @@ class ECConfig:
             enable_nixl=enable_nixl,
             nixl_backends=values["ec_nixl_backends"],
             peer_quota=values["ec_peer_quota"],
+            allowed_peers=values["ec_allowed_peers"],
             region_guard=values["ec_region_guard"],
             trace_file=values["ec_trace_file"],
             timing=Timing(**{name: values[spec.key] for name, spec in timer_specs().items()}),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ec_connector.config import ECConfig
 from ec_connector.items import Item
+from ec_connector.params import AllowedPeers
 from ec_connector.region import SharedRegion
 from ec_connector.scheduler import ECScheduler
 from ec_protocol.holds import HoldTable
@@ -103,6 +104,7 @@ class SchedulerInstance:
             lock=self.lock,
             holds=self.holds,
             p2p=self.p2p,
+            allowed_peers=AllowedPeers(config.allowed_peers),
             clock=clock,
         )
         if self.p2p is not None:

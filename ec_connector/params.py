@@ -8,15 +8,54 @@ used is reported as a reason, and its request encodes locally (EC-11.4).
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 #: As on the wire (EC-8.8).
 MAX_HASH_CHARS: Final = 512
 _HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-\[\]]{1,255}")
+
+
+class AllowedPeers:
+    """Hosts that a request may send us to; without any rule every host is.
+
+    A rule is a host name, an address, or a network such as ``10.1.0.0/16``. Names are
+    compared as they are written, and never looked up: a name is allowed only if it is
+    a rule itself, whatever address it has.
+
+    Args:
+        rules: The rules.
+
+    Raises:
+        ValueError: A rule is none of these.
+    """
+
+    def __init__(self, rules: Sequence[str] = ()) -> None:
+        self._names: set[str] = set()
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        for rule in rules:
+            try:
+                self._networks.append(ipaddress.ip_network(rule.strip("[]")))
+            except ValueError:
+                if "/" in rule or not _HOST.fullmatch(rule):
+                    raise ValueError(f"{rule!r} is no host name, address or network") from None
+                self._names.add(rule.lower())
+
+    def allows(self, host: str) -> bool:
+        """Whether ``host`` may be connected to."""
+        if not self._names and not self._networks:
+            return True
+        if host.lower() in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(host.strip("[]"))
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +74,12 @@ class RemoteRef:
 
 
 def parse_remote(
-    params: object, mm_hash: str, shape: tuple[int, ...], element_size: int, capacity: int
+    params: object,
+    mm_hash: str,
+    shape: tuple[int, ...],
+    element_size: int,
+    capacity: int,
+    allowed: AllowedPeers | None = None,
 ) -> RemoteRef | str:
     """The reference that ``params`` holds for ``mm_hash``, or why it cannot be used.
 
@@ -45,6 +89,7 @@ def parse_remote(
         shape: Rows × width that the request itself expects.
         element_size: Bytes per element of the encoder output.
         capacity: Bytes of our region.
+        allowed: Hosts that may be connected to; None allows every one.
 
     Returns:
         The reference; ``"absent"`` when there is none; or another short reason,
@@ -63,6 +108,8 @@ def parse_remote(
         return "bad_mm_hash"
     if not isinstance(host, str) or not _HOST.fullmatch(host):
         return "bad_peer_host"
+    if allowed is not None and not allowed.allows(host):
+        return "foreign_peer_host"
     if not _is_int(port) or not 1 <= port <= 65535:
         return "bad_peer_port"
     expected = math.prod(shape) * element_size

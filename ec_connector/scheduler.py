@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ec_connector.items import Item
 from ec_connector.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
-from ec_connector.params import parse_remote
+from ec_connector.params import AllowedPeers, parse_remote
 from ec_protocol.copies import Copy, CopyTable
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.holds import HoldTable
@@ -57,6 +57,7 @@ class ECScheduler:
         lock: The tier's lock.
         holds: Holds on announced and fetched entries.
         p2p: The peer-to-peer half, or None without the gate.
+        allowed_peers: Hosts that a request may name; None allows every one.
         clock: Monotonic seconds.
     """
 
@@ -73,6 +74,7 @@ class ECScheduler:
         lock: threading.Lock | None = None,
         holds: HoldTable | None = None,
         p2p: P2P | None = None,
+        allowed_peers: AllowedPeers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tier = tier
@@ -87,6 +89,7 @@ class ECScheduler:
         self.holds = holds or HoldTable(tier)
         self.copies = CopyTable(tier, world_size)
         self.p2p = p2p
+        self.allowed_peers = allowed_peers
         self.clock = clock
         self.counters: Counter[str] = Counter()
         self._step_id = 0
@@ -166,7 +169,9 @@ class ECScheduler:
         if consumer is None:
             return "failed"
         capacity = self.tier.num_blocks * self.tier.block_size_bytes
-        ref = parse_remote(params, item.mm_hash, item.shape, self.element_size, capacity)
+        ref = parse_remote(
+            params, item.mm_hash, item.shape, self.element_size, capacity, self.allowed_peers
+        )
         if isinstance(ref, str):
             self.counters[f"params_{ref}"] += 1
             return "failed"

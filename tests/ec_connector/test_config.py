@@ -46,6 +46,7 @@ def test_defaults() -> None:
         enable_nixl=False,
         nixl_backends=("UCX",),
         peer_quota=0.5,
+        allowed_peers=(),
         region_guard=True,
         trace_file=None,
         timing=Timing(),
