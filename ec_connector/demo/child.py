@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's processes: ``python -m ec_connector.demo.child ROLE PICTURES INSTANCE``.
+"""The demo's processes: ``python -m ec_connector.demo.child ROLE FOLDER INSTANCE``.
 
 They talk to the parent in JSON lines: events on stdout, commands on stdin. Logs go to
 stderr. End of input, or the end of the parent, ends the process in good order.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ import torch
 
 from ec_connector.demo.encoder import output_bytes
 from ec_connector.demo.engine import DemoEngine, Request, region_bytes
-from ec_connector.demo.images import Picture
+from ec_connector.demo.images import Picture, read_pictures
 from ec_protocol.errors import ECError
 
 _STEP_TIMEOUT_S = 60.0
@@ -151,15 +150,13 @@ def local(pictures: list[Picture], instance: str) -> None:
 
 def main() -> None:
     """Entry point of the child process."""
-    role, pictures_file, instance = sys.argv[1:4]
+    role, folder, instance = sys.argv[1:4]
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
     )
-    # Written by our own parent into a private folder.
-    pictures: list[Picture] = pickle.loads(Path(pictures_file).read_bytes())
     run = {"producer": produce, "consumer": consume, "local": local}[role]
     try:
-        run(pictures, instance)
+        run(read_pictures(Path(folder)), instance)
     except ECError as error:
         logging.getLogger(__name__).exception("%s gave up", role)
         say("error", message=str(error))

@@ -7,8 +7,9 @@ pictures need no imaging library; only this module uses Pillow.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +133,31 @@ def load_picture(path: Path) -> Picture:
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         # Pillow's decoders raise all of these for damaged files.
         raise ImageError(f"{path.name}: not a readable picture ({error})") from error
+
+
+def write_pictures(pictures: Sequence[Picture], folder: Path) -> None:
+    """Write pictures as PNG files, which keep every pixel; `read_pictures` reads them."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, picture in enumerate(pictures):
+        image = Image.frombytes("RGB", (picture.width, picture.height), picture.rgb)
+        image.save(folder / f"{index:04d}.png")
+    (folder / "names").write_text("\n".join(picture.name for picture in pictures))
+
+
+def read_pictures(folder: Path) -> list[Picture]:
+    """Read what `write_pictures` wrote.
+
+    Raises:
+        ImageError: a file is missing or damaged.
+    """
+    names = (folder / "names").read_text().split("\n")
+    pictures = [load_picture(folder / f"{index:04d}.png") for index in range(len(names))]
+    return [
+        dataclasses.replace(picture, name=name)
+        for picture, name in zip(pictures, names, strict=True)
+    ]
 
 
 def draw_pictures() -> list[Picture]:

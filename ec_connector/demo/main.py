@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import queue
 import secrets
 import shutil
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ec_connector.demo.engine import DemoError
-from ec_connector.demo.images import Picture
+from ec_connector.demo.images import Picture, write_pictures
 from ec_connector.demo.report import RunName, RunRow, Step, progress_bar
 from ec_connector.region import reap_orphans
 
@@ -131,7 +130,8 @@ def run_demo(
     folder = Path(tempfile.mkdtemp(prefix="ec-demo-"))
     rows = []
     try:
-        (folder / "pictures").write_bytes(pickle.dumps(list(pictures)))
+        # The processes read files, as the servers they stand for do.
+        write_pictures(pictures, folder / "pictures")
         with progress_bar(len(runs) * (len(pictures) + 1)) as step:
             for run in runs:
                 deadline = time.monotonic() + timeout_s

@@ -16,6 +16,8 @@ from ec_connector.demo.images import (
     draw_pictures,
     load_folder,
     load_picture,
+    read_pictures,
+    write_pictures,
 )
 
 
@@ -138,3 +140,9 @@ def test_drawn_pictures_differ_and_repeat():
     assert tuple((p.width, p.height) for p in first) == DRAWN_SIZES
     assert DRAWN_SIZES[0] == (1280, 720)
     assert len({p.rgb for p in first}) == len(first)
+
+
+def test_written_pictures_are_read_back_pixel_by_pixel(tmp_path):
+    pictures = draw_pictures()
+    write_pictures(pictures, tmp_path / "pictures")
+    assert read_pictures(tmp_path / "pictures") == pictures
