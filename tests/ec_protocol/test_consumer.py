@@ -342,6 +342,17 @@ def test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_ag
     assert not world.reads._since
 
 
+@pytest.mark.clause("EC-5.9")
+def test_a_pump_that_slept_through_the_deadline_asks_no_more(world: World) -> None:
+    """The engine need not ask again for the blocks to come back."""
+    never_ready(world)
+    world.tick(world.timing.fetch_budget_s)
+    assert not world.reads.fetching("h")
+    assert (world.requests, world.tier.free_blocks) == ([], 16)
+    assert world.fetch("h", N) == "failed"
+    world.check()
+
+
 def test_an_attempt_that_does_not_fit_into_the_budget_is_not_made(world: World) -> None:
     """Less than an ack timeout is left: fall back now and not later."""
     never_ready(world)

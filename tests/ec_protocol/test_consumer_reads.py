@@ -106,6 +106,16 @@ def test_a_late_read_is_tried_again_in_the_same_blocks() -> None:
     world.check()
 
 
+def test_a_late_read_that_nobody_waits_for_is_not_tried_again() -> None:
+    world = World(timing=ROOMY)
+    attempt = reading(world)
+    world.reads.leave("request-1", world.now)
+    world.advance(29.75)
+    world.reads.read_done(attempt, world.now)
+    assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
+    world.check()
+
+
 def test_a_late_read_without_budget_falls_back() -> None:
     world = World()
     attempt = reading(world)

@@ -55,6 +55,17 @@ def test_one_record_for_each_action_with_all_it_fired_and_touched() -> None:
     assert [r["seq"] for r in records] == list(range(len(records)))
     assert [r["t"] for r in records] == [float(i) for i in range(len(records))]
     assert {r["node"] for r in records} == {"node"}
+    assert [set(r["vars"]) for r in records] == [
+        {"entry:1", "tier"},
+        {"copy:1"},
+        {"copy:1", "entry:1", "tier"},
+        {"copy:1", "entry:1", "tier"},
+        {"entry:1", "tier"},
+        {"copy:2", "entry:1", "tier"},
+        {"copy:2"},
+        {"entry:1", "tier"},
+        {"copy:2", "entry:1", "tier"},
+    ]
     landed = records[3]
     assert landed["args"] == {"mm_hash": "a", "copy": 1}
     assert landed["fired"] == [
