@@ -10,9 +10,10 @@ back. ``drain`` does all of it until the engine is idle and checks that nothing 
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -125,7 +126,7 @@ class Engine:
         kind: ``device``: simulated and slow; ``cpu``: the real engine for host memory.
         depth: Steps that may be in flight: 2 schedules asynchronously.
         tokens, encoder_rows, cache_rows: See ``Host``.
-        p2p: The peer-to-peer half, made by ``Remote``.
+        p2p: The peer-to-peer half: a ``Remote``, or ``RealPeers``.
     """
 
     def __init__(
@@ -144,7 +145,10 @@ class Engine:
         self._folder = tempfile.TemporaryDirectory(prefix="ec-test-", dir="/dev/shm")
         self.blocks = blocks
         self.config = ECConfig.parse({"ec_cpu_bytes": blocks * BLOCK}, role)
+        self.lock = threading.Lock()
         self.now = 1000.0
+        # Peers with threads of their own need a clock that runs; `now` moves it further.
+        self.clock: Callable[[], float] = lambda: self.now
         self.region = self.open_region()
         self.tier = EncodingTier(blocks, BLOCK)
         self.holds = HoldTable(self.tier)
@@ -160,7 +164,8 @@ class Engine:
             world_size=world_size,
             holds=self.holds,
             p2p=p2p,
-            clock=lambda: self.now,
+            lock=self.lock,
+            clock=self.clock,
         )
         self.host = Host(
             self.scheduler, tokens=tokens, encoder_rows=encoder_rows, cache_rows=cache_rows
@@ -258,6 +263,8 @@ class Engine:
         self.now += 1e6
         self.host.to_announce = 1
         self.step()
+        if self.p2p is not None:
+            self.p2p.settle(self)
         self.check_idle()
 
     def check_idle(self) -> None:
@@ -279,6 +286,8 @@ class Engine:
             f"rank {n} owes reports" for n, r in enumerate(self.ranks) if r.worker.has_pending
         ]
         found += ["holds"] * len(self.holds)
+        if stray := self.scheduler.counters["stray_reports"]:
+            found.append(f"{stray} reports of copies that were over")
         found += [f"{len(self.scheduler._host_has)} forgotten requests"] * bool(
             self.scheduler._host_has
         )

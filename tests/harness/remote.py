@@ -81,6 +81,9 @@ class Remote:
                 # The endpoint is torn down at once: the proof that ends the quarantine.
                 consumer.dma_ended(command.attempt_id, "endpoint_closed", engine.now)
 
+    def settle(self, engine: Any) -> None:
+        """Nothing here outlives the engine's own time."""
+
     def _answer(self, command: SendReq, engine: Any) -> None:
         assert self.consumer is not None
         req = command.req

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real peer-to-peer half for a harness engine: pump thread, ZMQ and NIXL."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from ec_connector.config import ECConfig
+from ec_connector.instance import ModelFacts
+from ec_connector.p2p import P2P
+from tests.harness.content import BLOCK, ELEMENT
+
+FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)
+
+
+class RealPeers:
+    """Starts with its engine and is everything that the delegate expects.
+
+    Args:
+        port: Control port; 0 takes a free one.
+        facts: What the compatibility hash is made of.
+        extra: More of ``ec_connector_extra_config``.
+    """
+
+    def __init__(self, port: int = 0, facts: ModelFacts = FACTS, **extra: Any) -> None:
+        self._port = port
+        self._facts = facts
+        self._extra = extra
+        self.p2p: P2P
+
+    def attach(self, engine: Any) -> None:
+        config = ECConfig.parse(
+            {"ec_cpu_bytes": engine.blocks * BLOCK, "ec_enable_nixl": True, **self._extra},
+            engine.config.role,
+            environ={},
+        )
+        if config.side_channel is not None:
+            config = dataclasses.replace(config, side_channel=("127.0.0.1", self._port))
+        engine.config = config
+        engine.now = 0.0
+        engine.clock = lambda: time.monotonic() + engine.now
+        self.p2p = P2P(
+            config,
+            self._facts,
+            engine.region,
+            engine.tier,
+            engine.holds,
+            lock=engine.lock,
+            engine_id=f"harness-{id(engine)}",
+            clock=engine.clock,
+        )
+        self.p2p.start()
+
+    def play(self, engine: Any) -> None:
+        """The pump plays by itself; an engine with nothing to schedule idles."""
+        time.sleep(0.001)
+
+    def settle(self, engine: Any) -> None:
+        """Let the pump see that all leases have run out."""
+        deadline = time.monotonic() + 20
+        while self.p2p.producer is not None and self.p2p.producer.open_grants:
+            assert time.monotonic() < deadline, "grants are left"
+            self.p2p.pump.wake()
+            time.sleep(0.001)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.p2p, name)
