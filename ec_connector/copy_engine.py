@@ -61,6 +61,16 @@ class CopyEngine(ABC):
     def device(self) -> torch.device:
         """Where the tensors of loads are to be made."""
 
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised tensor for a load to fill.
+
+        A load may fill any contiguous tensor of ``device``, but an engine can start
+        sooner when it chose the memory itself.
+        """
+        import torch
+
+        return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
     @abstractmethod
     def submit_saves(self, batch: Sequence[CopyJob]) -> None:
         """Start copying tensors into the region, after whatever writes the tensors.

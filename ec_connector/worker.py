@@ -197,7 +197,7 @@ class ECWorker:
         try:
             if not isinstance(dtype, torch.dtype):
                 raise ValueError(f"{op.dtype!r} is not the name of a torch dtype")
-            return torch.empty(op.shape, dtype=dtype, device=self.engine.device)
+            return self.engine.empty(op.shape, dtype)
         except Exception:
             logger.exception("load of %s: no tensor of %s %s", op.mm_hash, op.shape, op.dtype)
             self._report(op.copy_id, False)

@@ -115,8 +115,12 @@ class Setup:
             from ec_connector.copy_cpu import CpuCopyEngine
 
             return CpuCopyEngine(region)
+        if self.device_type == "cuda":
+            from ec_connector.copy_cuda import CudaCopyEngine
+
+            return CudaCopyEngine(region)
         raise ConfigError(
-            f"device type {self.device_type!r}: ec-connector has copy engines for: cpu"
+            f"device type {self.device_type!r}: ec-connector has copy engines for: cpu, cuda"
         )
 
 
