@@ -103,8 +103,8 @@ class DataPlaneReader(_OneThread, ABC):
     A READ is *prepared*, *posted*, and then done, failed, or *abandoned*: nobody waits
     for it and nobody knows its end. Abandoning taints the endpoint *generation* that
     the READ was posted through; new READs use a fresh one, and ``reap`` tears a
-    tainted generation down as soon as only abandoned READs are left in it. That
-    teardown is the proof that none of them touches our blocks any more (EC-6.2).
+    tainted generation down once only abandoned READs are left in it. That teardown is
+    the proof that none of them touches our blocks any more (EC-6.2).
     """
 
     @abstractmethod

@@ -28,7 +28,7 @@ class Read:
         handle: NIXL's handle.
         state: ``prepared``, ``posted``, ``done`` (seen complete) or ``failed`` (an error
             was reported: its bytes may or may not be under way).
-        abandoned: Nobody waits for it.
+        abandoned_at: Since when nobody waits for it; None while somebody does.
     """
 
     attempt_id: int
@@ -36,7 +36,12 @@ class Read:
     peer: str
     handle: Any
     state: Literal["prepared", "posted", "done", "failed"] = "prepared"
-    abandoned: bool = False
+    abandoned_at: float | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for it."""
+        return self.abandoned_at is not None
 
 
 @dataclass(slots=True)
@@ -69,14 +74,22 @@ class Generation:
         return self.tainted or self.retiring
 
     @property
-    def busy(self) -> bool:
-        """Whether somebody still waits for a READ in it."""
-        return any(r.state != "done" and not r.abandoned for r in self.reads.values())
-
-    @property
     def abandoned(self) -> bool:
         """Whether a READ in it has an end that nobody knows."""
         return any(r.abandoned and r.state != "done" for r in self.reads.values())
+
+    def may_end(self, now: float, grace_s: float) -> bool:
+        """Whether nobody needs the agent any more, the peers of its READs included.
+
+        A READ that failed has no peer to be considerate of. Any other abandoned one may
+        belong to a producer that only sleeps, and that a teardown could kill.
+        """
+        for read in self.reads.values():
+            if read.state == "done" or (read.state == "failed" and read.abandoned):
+                continue
+            if read.abandoned_at is None or now < read.abandoned_at + grace_s:
+                return False
+        return self.leaving
 
     def connect(self, blob: bytes, metadata: AgentMetadata | None) -> str | None:
         """Make a peer known to the agent.

@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 #: Generations alive at once; a further one would have to wait for an end.
 MAX_GENERATIONS: Final = 4
+#: Half of the default ``quarantine_s``: a sleeper gets its chance, and the proof still
+#: comes before the blocks are retired.
+GRACE_S: Final = 30.0
 #: How long a notice may take to leave: it needs a few round trips to connect.
 _NOTICE_S: Final = 1.0
 #: Parsed metadata that is remembered, so that each producer is parsed once.
@@ -59,6 +62,8 @@ class NixlReader(DataPlaneReader):
         nbytes: Its length.
         backends: NIXL backends, in order of preference.
         max_generations: How many agents may be alive at once.
+        grace_s: How long an abandoned READ that shows no error keeps its agent, seconds:
+            its producer may only sleep. Should be well below ``quarantine_s``.
         clock: Monotonic seconds.
 
     Raises:
@@ -74,6 +79,7 @@ class NixlReader(DataPlaneReader):
         backends: Sequence[str] = ("UCX",),
         *,
         max_generations: int = MAX_GENERATIONS,
+        grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -82,6 +88,7 @@ class NixlReader(DataPlaneReader):
         self._nbytes = nbytes
         self._backends = tuple(backends)
         self._max_generations = max_generations
+        self._grace_s = grace_s
         self._clock = clock
         self._numbers = itertools.count(1)
         self._generations: list[Generation] = []
@@ -199,9 +206,9 @@ class NixlReader(DataPlaneReader):
         """Taint the generation of a READ whose end cannot be waited for (EC-6.4)."""
         self._check_thread()
         read = self._reads.get(attempt_id)
-        if read is None or read.state == "done":
+        if read is None or read.state == "done" or read.abandoned:
             return
-        read.abandoned = True
+        read.abandoned_at = self._clock()
         if not read.generation.tainted:
             self.counters["generations_tainted"] += 1
         read.generation.tainted = True
@@ -210,9 +217,10 @@ class NixlReader(DataPlaneReader):
         """Destroy generations in which nobody waits for anything (EC-6.2)."""
         self._check_thread()
         proven: list[int] = []
-        full = len(self._generations) + len(self._unproven) >= self._max_generations
+        now = self._clock()
+        full = self.generations >= self._max_generations
         for generation in list(self._generations):
-            if not generation.leaving or generation.busy:
+            if not generation.may_end(now, self._grace_s):
                 continue
             # Without a proof to be had the agent is more use alive: a late DONE is one.
             if generation.agent.teardown_proves or full or not generation.abandoned:
