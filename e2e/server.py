@@ -34,7 +34,10 @@ CPU_ENV: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # POST /reset_encoder_cache
 }
-_EVENT: Final = re.compile(r'^vllm:ec_events_total\{[^}]*event="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+# vllm:ec_items_total{engine="0",model_name="tiny",result="hit"} 3.0
+_COUNTER: Final = re.compile(r"^vllm:ec_(\w+)_total(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_COMMON: Final = frozenset({"engine", "model_name"})
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
 
 
@@ -198,7 +201,10 @@ class Server(Process):
         super().__init__(name, command, env, folder / f"{name}.log", port)
 
     def events(self) -> Counter[str]:
-        """The connector's counters, once they have come to rest."""
+        """The connector's counters, once they have come to rest.
+
+        Named by family and label: ``items/hit``, ``evictions``.
+        """
         last = self._events()
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
@@ -212,7 +218,11 @@ class Server(Process):
     def _events(self) -> Counter[str]:
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:
             text = answer.read().decode()
-        return Counter({name: int(float(value)) for name, value in _EVENT.findall(text)})
+        counters: Counter[str] = Counter()
+        for family, labels, value in _COUNTER.findall(text):
+            own = [said for name, said in _LABEL.findall(labels) if name not in _COMMON]
+            counters["/".join([family, *own])] += int(float(value))
+        return counters
 
     def reset_encoder_cache(self) -> None:
         """Make it forget the encodings on its own device."""

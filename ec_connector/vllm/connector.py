@@ -25,10 +25,11 @@ from vllm.distributed.ec_transfer.ec_connector.base import (
 
 from ec_connector.instance import SchedulerInstance
 from ec_connector.messages import StepMetadata
+from ec_connector.metrics import StatsSource
 from ec_connector.region import SharedRegion
 from ec_connector.vllm.features import RequestItems, placeholder_fields
 from ec_connector.vllm.metadata import ECStepMetadata, ECWorkerMetadata
-from ec_connector.vllm.metrics import ECPromMetrics, ECStats, StatsSource
+from ec_connector.vllm.metrics import ECPromMetrics, ECStats
 from ec_connector.vllm.setup import Setup, read_setup
 from ec_connector.worker import ECWorker
 from ec_protocol.errors import LocalProtocolError
@@ -213,7 +214,8 @@ class ECConnector(ECConnectorBase):
     # ------------------------------------------------------------------------- both
     def get_ec_connector_stats(self) -> ECStats | None:
         """What the scheduler half counted since the last call; workers count nothing."""
-        return None if self._scheduler is None else self._scheduler.stats.take()
+        taken = None if self._scheduler is None else self._scheduler.stats.take()
+        return None if taken is None else ECStats(taken)
 
     @classmethod
     def build_ec_connector_stats(cls, data: dict[str, Any] | None = None) -> ECStats:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read from vLLM's configuration; stand-ins take the place of its classes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ec_connector.copy_cpu import CpuCopyEngine
+from ec_connector.vllm.setup import read_setup
+from ec_protocol.errors import ConfigError
+
+
+def config(**changed: Any) -> Any:
+    """A ``VllmConfig`` as far as it is read; ``changed`` by the part's first word."""
+    ec = {
+        "ec_role": "ec_both",
+        "ec_connector_extra_config": {"ec_cpu_bytes": 1 << 16, "ec_region_guard": False},
+        "engine_id": "engine-1",
+        "mm_encoder_output_widths": {},
+    }
+    parallel = {
+        "data_parallel_index": 0,
+        "tensor_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "distributed_executor_backend": "uni",
+    }
+    hf_config = changed.pop("hf_config", SimpleNamespace())
+    dtype = changed.pop("dtype", torch.bfloat16)
+    device = changed.pop("device", "cpu")
+    instance_id = changed.pop("instance_id", f"test-{os.getpid()}")
+    for name, value in changed.items():
+        target = ec if name in ec else parallel
+        assert name in target
+        target[name] = value
+    return SimpleNamespace(
+        ec_transfer_config=SimpleNamespace(**ec),
+        parallel_config=SimpleNamespace(**parallel),
+        model_config=SimpleNamespace(
+            dtype=dtype, model="tiny", hf_config=hf_config, get_inputs_embeds_size=lambda: 128
+        ),
+        device_config=SimpleNamespace(device_type=device),
+        instance_id=instance_id,
+    )
+
+
+def deepstack(layers: int = 3, width: int = 128) -> Any:
+    tower = SimpleNamespace(deepstack_visual_indexes=list(range(layers)), out_hidden_size=width)
+    return SimpleNamespace(vision_config=tower)
+
+
+def test_block_is_one_row_of_the_encoder_output():
+    setup = read_setup(config(), "0.32.0")
+    assert setup.block_size_bytes == 128 * 2
+    assert setup.config.num_blocks(setup.block_size_bytes) == (1 << 16) // 256
+    assert read_setup(config(dtype=torch.float32), "0.32.0").block_size_bytes == 128 * 4
+    assert setup.facts.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("wrap", [lambda c: c, lambda c: SimpleNamespace(thinker_config=c)])
+def test_block_of_a_deepstack_model_is_wider(wrap):
+    setup = read_setup(config(hf_config=wrap(deepstack(3))), "0.32.0")
+    assert setup.block_size_bytes == 128 * (1 + 3) * 2
+    assert [setup.widths.of(m) for m in ("image", "video", "audio")] == [512, 512, 128]
+
+
+def test_vision_configuration_may_be_a_mapping():
+    tower = {"deepstack_visual_indexes": [5, 11], "out_hidden_size": 64}
+    assert read_setup(config(hf_config={"vision_config": tower}), "0").widths.of("image") == 192
+
+
+def test_measured_widths_go_first_but_do_not_move_the_block():
+    measured = {"image": 640, "audio": 96}
+    setup = read_setup(config(mm_encoder_output_widths=measured), "0.32.0")
+    assert [setup.widths.of(m) for m in ("image", "audio", "video")] == [640, 96, 128]
+    assert setup.block_size_bytes == 128 * 2, "workers make the region before anything is measured"
+
+
+def test_processes_of_one_start_agree_and_other_starts_differ():
+    first = read_setup(config(), "0.32.0")
+    assert read_setup(config(), "0.32.0").nonce == first.nonce
+    assert len(first.nonce) == 16
+    assert read_setup(config(engine_id="engine-2"), "0.32.0").nonce != first.nonce
+    assert read_setup(config(instance_id="other"), "0.32.0").nonce != first.nonce
+
+
+def test_rank_of_data_parallelism_names_region_and_port(monkeypatch):
+    monkeypatch.setenv("VLLM_EC_SIDE_CHANNEL_PORT", "5700")
+    pytest.importorskip("nixl")
+    extra = {"ec_cpu_bytes": 1 << 16, "ec_enable_nixl": "true"}
+    setup = read_setup(config(data_parallel_index=3, ec_connector_extra_config=extra), "0.32.0")
+    assert setup.dp_rank == 3
+    assert setup.config.side_channel == ("localhost", 5703)
+
+
+def test_every_rank_of_the_mp_executor_reports():
+    ranks = {"tensor_parallel_size": 2, "prefill_context_parallel_size": 2}
+    setup = read_setup(config(distributed_executor_backend="mp", **ranks), "0.32.0")
+    assert setup.load_ranks == 4
+    assert read_setup(config(), "0.32.0").load_ranks == 1
+
+
+def test_executor_that_hides_ranks_is_refused():
+    with pytest.raises(ConfigError, match="distributed_executor_backend='ray' with 2"):
+        read_setup(config(distributed_executor_backend="ray", tensor_parallel_size=2), "0.32.0")
+
+
+@pytest.mark.clause("EC-12.3")
+@pytest.mark.parametrize("extra", [{}, None, {"ec_cpu_bytes": 0}])
+def test_region_size_is_required(extra):
+    with pytest.raises(ValueError, match="ec_cpu_bytes is required"):
+        read_setup(config(ec_connector_extra_config=extra), "0.32.0")
+
+
+def test_dtype_must_be_known():
+    with pytest.raises(ConfigError, match="dtype='auto'"):
+        read_setup(config(dtype="auto"), "0.32.0")
+
+
+def test_region_is_made_once_and_joined():
+    setup = read_setup(config(), "0.32.0")
+    with setup.open_region() as made, setup.open_region() as joined:
+        assert made.created
+        assert not joined.created
+        assert os.path.basename(made.path) == f"vllm_ec_test-{os.getpid()}_dp0.mmap"
+        engine = setup.make_engine(made)
+        assert isinstance(engine, CpuCopyEngine)
+        engine.shutdown()
+
+
+def test_platform_without_copy_engine_is_refused():
+    setup = read_setup(config(device="tpu"), "0.32.0")
+    with setup.open_region() as region, pytest.raises(ConfigError, match="device type 'tpu'"):
+        setup.make_engine(region)
+
+
+def test_package_imports_nothing_of_vllm():
+    code = "import sys, ec_connector.vllm; print([m for m in sys.modules if m == 'vllm'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_unknown_name_of_the_package():
+    import ec_connector.vllm
+
+    with pytest.raises(AttributeError, match="ECConector"):
+        _ = ec_connector.vllm.ECConector
