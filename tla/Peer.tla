@@ -20,7 +20,8 @@ CONSTANTS               \* Safeguards, TRUE except in bug configs.
     OneSession,         \* An address has one session that is not down.
     IncarnationCheck,   \* An ack of another incarnation replaces the session.
     FailReads,          \* A session that goes down takes its READs along.
-    DrainWhenIdle       \* A session is forgotten when no READ refers to it.
+    DrainWhenIdle,      \* A session is forgotten when no READ refers to it.
+    BoundedQuarantine   \* A quarantine without a proof ends by retirement.
 
 NoSession == 0
 ASSUME NoSession \notin Sessions
@@ -199,6 +200,7 @@ DmaEnded(r) ==
     /\ Step(r, "dma_ended", {})
 
 Retire(r) ==
+    /\ BoundedQuarantine
     /\ read[r].st = "quarantined"
     /\ Step(r, "retire", {})
 

@@ -22,6 +22,8 @@ CONSTANTS
     Room,           \* How many regions the file system has room for.
     CanKill,        \* Subset of Procs, Sweepers and {Guard}: who may be killed.
     CanClose,       \* BOOLEAN: processes may end in an orderly way.
+    Turns,          \* BOOLEAN: one process at a time creates a name's file. Saves
+                    \* memory, and is not relied on for anything else.
     Guard,          \* The guard of a file, as a holder of its lock.
     None
 
@@ -155,7 +157,7 @@ Join(p) ==
 TakeTurn(p) ==
     /\ pc[p] = "turn"
     /\ IF turn[Name(p)] = None /\ path[Name(p)] = None
-         THEN /\ turn' = [turn EXCEPT ![Name(p)] = p]
+         THEN /\ turn' = [turn EXCEPT ![Name(p)] = IF Turns THEN p ELSE None]
               /\ todo' = [todo EXCEPT ![p] = IF SweepFirst THEN Names ELSE {}]
               /\ Goto(p, "sweep")
          ELSE Goto(p, "look") /\ UNCHANGED <<turn, todo>>
@@ -411,7 +413,8 @@ AllOver ==
     /\ \A p \in Procs : pc[p] \in {"up", "dead"}
     /\ \A u \in Sweepers : pc[u] \in Gone
     /\ \A f \in Files : guard[f] = "none" \/ (guard[f] = "waiting" /\ shared[f] # {})
-    /\ UNCHANGED vars
+    /\ ev' = {}
+    /\ UNCHANGED <<fileVars, lockVars, procVars, guard>>
 
 -----------------------------------------------------------------------------
 Next ==

@@ -159,8 +159,11 @@ Unpin(e, h, counted) ==
 UnpinEv(e, counted) ==
     IF counted THEN {Ev("entry", EntryEdges, est[e], "unpin", Last(e))} ELSE {}
 
-\* The effect free_blocks. Whoever gets the blocks next may write them at once,
-\* so their bytes count as garbage from here on.
+\* What the table asks for when event x ends an entry in state s.
+Frees(s, x) == CanFire(EntryEdges, s, x, {}) /\ Effect(EntryEdges, s, x, {}) = "free_blocks"
+
+\* The entry owns its blocks no more. Whoever gets them next may write them at
+\* once, so their bytes count as garbage from here on.
 Release(e, back) ==
     /\ blk' = [blk EXCEPT ![e] = {}]
     /\ free' = IF back THEN free \cup blk[e] ELSE free
@@ -214,7 +217,7 @@ Evict(x) ==
     /\ est' = [est EXCEPT ![x] = IF CanFire(EntryEdges, @, "evict", {})
                                   THEN Fire(EntryEdges, @, "evict", {}) ELSE "freed"]
     /\ pins' = [pins EXCEPT ![x] = 0]
-    /\ Release(x, TRUE)
+    /\ Release(x, Frees(est[x], "evict") \/ est[x] = "pinned")
     /\ ev' = IF CanFire(EntryEdges, est[x], "evict", {})
                THEN {Ev("entry", EntryEdges, est[x], "evict", {})} ELSE {}
     /\ UNCHANGED <<engineVars, holders, copyVars, wrong, stopped>>
@@ -242,7 +245,7 @@ Cancel(e) ==
     /\ CanFire(EntryEdges, est[e], "cancel", {})
     /\ ~PlannedFor(e, "save")
     /\ est' = [est EXCEPT ![e] = Fire(EntryEdges, @, "cancel", {})]
-    /\ Release(e, FreeOnCancel)
+    /\ Release(e, FreeOnCancel /\ Frees(est[e], "cancel"))
     /\ ev' = {Ev("entry", EntryEdges, est[e], "cancel", {})}
     /\ UNCHANGED <<engineVars, pins, holders, copyVars, wrong, stopped>>
 
@@ -365,7 +368,7 @@ SaveSkipped(c) ==
              /\ est' = [est EXCEPT ![e] = Fire(EntryEdges, @, "cancel", {})]
              /\ ev' = {Ev("copy", CopyEdges, cp[c].st, "skip", {}),
                        Ev("entry", EntryEdges, est[e], "cancel", {})}
-             /\ Release(e, FreeOnCancel)
+             /\ Release(e, FreeOnCancel /\ Frees(est[e], "cancel"))
           \/ \E r \in Ranks :
              /\ Heard(c, r)
              /\ Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) = "skipped"
@@ -375,7 +378,7 @@ SaveSkipped(c) ==
              /\ ev' = {ReportEv(c, r),
                        Ev("entry", EntryEdges, est[e], "write_ended", {}),
                        Ev("entry", EntryEdges, clean, "cancel", {})}
-             /\ Release(e, FreeOnCancel)
+             /\ Release(e, FreeOnCancel /\ Frees(clean, "cancel"))
     /\ UNCHANGED <<engineVars, pins, holders, wrong, stopped>>
 
 \* | slot c             | args.copy          | CopyTable.report       |
@@ -522,7 +525,8 @@ Idle ==
 Sleep ==
     /\ stopped
     /\ Idle
-    /\ UNCHANGED vars
+    /\ ev' = {}
+    /\ UNCHANGED <<engineVars, tierVars, copyVars, byteVars, stopped>>
 
 -----------------------------------------------------------------------------
 Next ==
