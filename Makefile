@@ -102,6 +102,8 @@ $(E2E_STAMP): pyproject.toml constraints/e2e.txt | $(STAMP)
 	@touch $(E2E_STAMP)
 
 e2e: $(E2E_STAMP)
+	$(call step,our class in a real engine,\
+		$(E2E)/bin/python -m pytest -q -m e2e tests/ec_connector/test_vllm_engine.py)
 	@$(E2E)/bin/python -m e2e.run $(ARGS)
 
 test: lint
