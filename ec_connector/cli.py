@@ -165,7 +165,8 @@ def proxy(
     """Serve chat completions from encoders and decoders (OpenAI-compatible).
 
     Media goes to an encoder; the decoder gets a reference in its place and reads the
-    encoding from the encoder. Decoders need --enable-mm-embeds, unless --keep-media.
+    encoding from the encoder. Encoders run as ec_producer, decoders as ec_consumer or
+    ec_both.
     """
     missing = [
         dist for module, dist in _PROXY_NEEDS.items() if not importlib.util.find_spec(module)

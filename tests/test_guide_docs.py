@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guides: what they say about names, defaults and options is what the code has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGLISH = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+KOREAN = (ROOT / "docs" / "guide.ko.md").read_text(encoding="utf-8")
+BOTH = pytest.mark.parametrize("text", [ENGLISH, KOREAN], ids=["en", "ko"])
+
+
+def block(text: str, name: str) -> str:
+    """A reference block, which must be there once."""
+    (found,) = re.findall(rf"<!-- reference:{name} -->\n(.*?)<!-- /reference -->", text, re.DOTALL)
+    return str(found)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all tables, without the lines below their heads."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_the_reference_of_the_guide_is_the_codes():
+    tool = ROOT / "tools" / "make_guide_reference.py"
+    done = subprocess.run([sys.executable, tool, "--check"], cwd=ROOT, timeout=60)
+    assert done.returncode == 0, "run tools/make_guide_reference.py"
+
+
+@pytest.mark.parametrize(("name", "last"), [("config", -1), ("metrics", -1), ("timing", -1)])
+def test_the_korean_reference_has_the_same_rows(name, last):
+    """All columns but the meaning: names, types, defaults. The meaning is in Korean."""
+    english, korean = rows(block(ENGLISH, name)), rows(block(KOREAN, name))
+    assert len(english) == len(korean)
+    for ours, theirs in zip(english, korean, strict=True):
+        head = not any("`" in cell for cell in ours)
+        if head:
+            continue
+        wanted = [cell.replace("**required**", "**필수**") for cell in ours[:last]]
+        assert theirs[:last] == wanted
+        assert re.search("[가-힣]", theirs[last]), theirs
+
+
+def test_both_guides_have_the_same_shape():
+    def shape(text: str) -> list[str]:
+        return [line.split()[0] for line in text.splitlines() if re.match("#+ ", line)]
+
+    def tables(text: str) -> list[int]:
+        return [len(row) for row in rows(text)]
+
+    prose = re.compile(r"```.*?```", re.DOTALL)
+    assert shape(prose.sub("", ENGLISH)) == shape(prose.sub("", KOREAN))
+    assert tables(ENGLISH) == tables(KOREAN)
+    assert len(re.findall(r"^- ", ENGLISH, re.M)) == len(re.findall(r"^- ", KOREAN, re.M))
+
+
+def test_both_guides_show_the_same_commands():
+    def commands(text: str) -> list[str]:
+        found = re.findall(r"^ *```\n(.*?)^ *```", text, re.DOTALL | re.M)
+        return [re.sub(r" *#.*", "", code) for code in found]
+
+    assert commands(ENGLISH) == commands(KOREAN)
+    assert len(commands(ENGLISH)) == 6
+
+
+def test_the_korean_guide_is_korean():
+    """No paragraph is left in English."""
+    prose = re.sub(r"```.*?```|`[^`]*`|<!--.*?-->|\(.*?\)", "", KOREAN, flags=re.DOTALL)
+    for paragraph in prose.split("\n\n"):
+        words = re.findall(r"[A-Za-z]{2,}", paragraph)
+        if len(words) > 8:
+            assert len(re.findall("[가-힣]", paragraph)) > len(words), paragraph
+
+
+@BOTH
+def test_every_link_has_a_target(text):
+    heads = re.findall(r"^#+ (.*)$", text, re.M)
+    anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    for target in re.findall(r"\]\(([^)]*)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in anchors, target
+        else:
+            assert (ROOT / "docs" / target).exists(), target
+
+
+@BOTH
+def test_every_option_of_the_proxy_is_explained(text):
+    import typer.main
+
+    from ec_connector.cli import app
+
+    command = typer.main.get_command(app).commands["proxy"]  # type: ignore[attr-defined]
+    options = {o for p in command.params for o in p.opts if o.startswith("--")} - {"--help"}
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)", text, re.M))
+
+
+@BOTH
+def test_every_error_code_and_metric_of_the_proxy_is_named(text):
+    sources = [p.read_text() for p in (ROOT / "ec_connector" / "proxy").glob("*.py")]
+    code = "\n".join(sources)
+    raised = re.findall(r'ProxyError\(\s*\d+,\s*"([a-z_]+)"', code)
+    codes = {*raised, "decoder_lost"} - {"http_error", "internal_error"}
+    assert codes <= set(re.findall(r"`([a-z_]+)`", text))
+    metrics = re.findall(r'"(ec_proxy_[a-z_]+)"', code)
+    assert len(metrics) == 7
+    for name in metrics:
+        assert name in text
+
+
+@BOTH
+def test_counters_of_the_troubleshooting_table_exist(text):
+    table = text[text.index("| `nack_incompat`") : text.index("`absent`") + 10]
+    names = {name for row in rows(table) for name in re.findall("`([a-z_]+)`", row[0])}
+    assert len(names) >= 12
+    sources = [
+        ROOT / "ec_protocol" / "consumer.py",
+        ROOT / "ec_protocol" / "reads.py",
+        ROOT / "ec_protocol" / "producer.py",
+        ROOT / "ec_connector" / "params.py",
+    ]
+    code = "\n".join(path.read_text() for path in sources)
+    from_statuses = {"nack_incompat", "nack_version", "nack_missing"}
+    for name in names - from_statuses:
+        assert f'"{name}"' in code, name
+
+
+@BOTH
+def test_facts_of_the_seeds_are_told(text):
+    for fact in (
+        "VLLM_USE_V2_MODEL_RUNNER=1",
+        "ec_enable_nixl requires NIXL",
+        "/dev/shm/vllm_ec_{instance_id}_dp{dp_rank}.mmap",
+        '"ec_role": "ec_both"',
+        '"ec_role": "ec_producer"',
+        '"ec_role": "ec_consumer"',
+        "--mm-encoder-only",
+        "ec_transfer_params",
+        "SamplingParams.extra_args",
+        "VLLM_EC_SIDE_CHANNEL_HOST",
+        "VLLM_EC_SIDE_CHANNEL_PORT",
+        "EC_CONNECTOR_REPLACE_BUILTIN",
+        "engine_id",
+    ):
+        assert fact in text, fact
