@@ -15,6 +15,7 @@ time: the media stays in it, or is put back, and the decoder encodes.
 * ``settings``: what can be set, checked.
 * ``media``: finds media in a request, makes references. No I/O.
 * ``fleet``: which instance takes a request; health.
+* ``http``: one POST.
 * ``encode``: one encoder request per piece of media.
 * ``relay``: the decoder's answer, chunk by chunk; what counts as a lost encoding.
 * ``server``: the HTTP handlers. ``metrics``, ``errors``: what their names say.

@@ -15,6 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from ec_connector.proxy.fleet import Backend, Fleet
+from ec_connector.proxy.http import post
 from ec_connector.proxy.media import (
     Announcement,
     Media,
@@ -114,7 +115,8 @@ class Encoders:
         self, backend: Backend, payload: bytes, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
         with backend.busy():
-            async with self._session.post(
+            async with await post(
+                self._session,
                 f"{backend.url}/v1/chat/completions",
                 data=payload,
                 headers=headers,

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from ec_connector.proxy.errors import BackendFailed, BackendTimeout, EncodingLost, ProxyError
 from ec_connector.proxy.fleet import Backend
+from ec_connector.proxy.http import post
 
 #: Not passed on: they belong to one connection, or to bytes that we send anew.
 HOP_HEADERS: Final = frozenset(
@@ -80,7 +81,8 @@ async def relay(
     """
     with backend.busy():
         try:
-            upstream = await session.post(
+            upstream = await post(
+                session,
                 f"{backend.url}/v1/chat/completions",
                 data=payload,
                 headers=headers,

@@ -19,6 +19,7 @@ from aiohttp import web
 from ec_connector.proxy.encode import Encoders
 from ec_connector.proxy.errors import BackendFailed, BackendTimeout, EncodingLost, ProxyError
 from ec_connector.proxy.fleet import Backend, Fleet
+from ec_connector.proxy.http import KEEP_ALIVE_S
 from ec_connector.proxy.media import Media, decoder_request, find_media
 from ec_connector.proxy.metrics import ProxyMetrics
 from ec_connector.proxy.relay import end_to_end, relay
@@ -71,7 +72,7 @@ class Proxy:
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
         # As many connections as there are requests: limits are the instances' business.
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         async with aiohttp.ClientSession(connector=connector, headers=_SESSION_HEADERS) as session:
             self._session = session
             self._encode = Encoders(self.settings, self.encoders, session, self.metrics)

@@ -57,6 +57,7 @@ class Fake:
         self.raw: list[bytes] = []
         self.status = 200
         self.breaks = False
+        self.breaks_once = False
         self.gate: asyncio.Event | None = None
         self.arrived = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -95,7 +96,8 @@ class Fake:
         try:
             if self.gate is not None:
                 await self.gate.wait()
-            if self.breaks:
+            if self.breaks or self.breaks_once:
+                self.breaks_once = False
                 await self.break_off()
             if self.status != 200:
                 error = {"error": {"message": "no", "type": "x", "code": self.status}}
