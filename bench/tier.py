@@ -24,13 +24,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from baselines import BlockListCache
-
+from ec_connector.bench.baselines import BlockListCache
 from ec_protocol.tier import EncodingTier
 
 BLOCK = 16384

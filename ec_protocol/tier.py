@@ -37,17 +37,29 @@ class EncodingTier:
         num_blocks: Blocks of the region.
         block_size_bytes: Bytes of a block.
         trace: Where to record actions; None records nothing.
+        preferred_extents: See ``PREFERRED_EXTENTS``.
+        extra_evictions: See ``EXTRA_EVICTIONS``.
 
     Invariants (checked by ``check``): ``NoOverlap``, ``Conserved``,
     ``PinSafety``.
     """
 
-    def __init__(self, num_blocks: int, block_size_bytes: int, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size_bytes: int,
+        trace: Trace | None = None,
+        *,
+        preferred_extents: int = PREFERRED_EXTENTS,
+        extra_evictions: int = EXTRA_EVICTIONS,
+    ) -> None:
         if block_size_bytes <= 0:
             raise LocalProtocolError(f"block_size_bytes={block_size_bytes}: must be positive")
         self.num_blocks = num_blocks
         self.block_size_bytes = block_size_bytes
         self.trace = trace
+        self.preferred_extents = preferred_extents
+        self.extra_evictions = extra_evictions
         self.retired_blocks = 0
         self.evictions = 0
         self._space = ExtentAllocator(num_blocks)
@@ -279,15 +291,15 @@ class EncodingTier:
         space = self._space
         if count > space.free_blocks + self._evictable_blocks:
             return None
-        extents = space.alloc(count, PREFERRED_EXTENTS)
-        extra = EXTRA_EVICTIONS
+        extents = space.alloc(count, self.preferred_extents)
+        extra = self.extra_evictions
         while extents is None:
             if space.free_blocks >= count:
                 if extra == 0 or not self._evictable_blocks:
                     return space.alloc(count)
                 extra -= 1
             self._evict_oldest()
-            extents = space.alloc(count, PREFERRED_EXTENTS)
+            extents = space.alloc(count, self.preferred_extents)
         return extents
 
     def _evict_oldest(self) -> None:
@@ -368,6 +380,11 @@ class EncodingTier:
         if len(owner) != self.num_blocks:
             raise LocalProtocolError(
                 f"Conserved: {self.num_blocks - len(owner)} of {self.num_blocks} blocks are lost"
+            )
+        retired = sum(n for extents in self._retired.values() for _, n in extents)
+        if retired != self.retired_blocks:
+            raise LocalProtocolError(
+                f"Conserved: {self.retired_blocks} retired blocks counted, {retired} exist"
             )
         evictable = sum(e.num_blocks for e in self._live.values() if e.state == "ready")
         if evictable != self._evictable_blocks:
