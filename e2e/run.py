@@ -6,7 +6,7 @@
 Three groups, each with its own servers, so that few are up at a time:
 
 * ``local``: a plain server and an ``ec_both`` one with a tier for four pictures;
-* ``p2p``: a plain server, a producer, a consumer, and the proxy in front;
+* ``p2p``: the same plain server, a producer, a consumer, and the proxy in front;
 * ``deepstack``: the same with Qwen3-VL, whose encodings are wider than its text.
 
 Exit status 0 only if every answer equals the plain server's and nothing was left.
@@ -45,6 +45,8 @@ class Bench:
         self.idle_s = idle_s
         self.rows: list[Row] = []
         self._processes: list[Process] = []
+        self._plain: dict[str, Server] = {}
+        self._oracles: dict[str, Oracle] = {}
 
     def server(self, name: str, model: Path, **options: Any) -> Server:
         """Start a server; ``end`` sees to it that it ends."""
@@ -58,9 +60,26 @@ class Bench:
         self._processes.append(proxy)
         return proxy
 
-    def end(self) -> None:
-        """Kill whatever was started and is still there."""
-        for process in self._processes:
+    def plain(self, kind: str) -> Server:
+        """The plain server of a model; the same one as long as it is not killed."""
+        known = self._plain.get(kind)
+        if known is None or not known.pids:
+            known = Server(f"plain-{kind}", self.folder, self.model(kind))
+            self._plain[kind] = known
+        return known
+
+    def oracle(self, kind: str, wanted: list[tuple[int, ...]]) -> Oracle:
+        """What the plain server says; a bad oracle is a row of its own."""
+        known = self._oracles.setdefault(kind, Oracle())
+        problems = known.learn(self.plain(kind).url, wanted)
+        if problems:
+            self.rows.append(Row(f"oracle, {kind}", requests=len(wanted), problems=problems))
+        return known
+
+    def end(self, all_of_them: bool) -> None:
+        """Kill whatever was started; plain servers only if ``all_of_them``."""
+        ended = [*self._processes, *(self._plain.values() if all_of_them else ())]
+        for process in ended:
             process.kill()
         self._processes.clear()
 
@@ -91,17 +110,11 @@ class Bench:
             took = process.wait_ready(self.start_timeout_s)
             print(f"    {process.name} is up after {took:.0f} s", file=sys.stderr)
 
-    def learn(self, oracle: Oracle, wanted: list[tuple[int, ...]]) -> None:
-        """Fill the oracle; a bad one is a row of its own."""
-        problems = oracle.learn(wanted)
-        if problems:
-            self.rows.append(Row("oracle", requests=len(wanted), problems=problems))
-
 
 def run_local(bench: Bench) -> None:
     """(a) local tier, (g) churn, (f) stop."""
     model = bench.model("qwen2vl")
-    plain = bench.server("plain", model, max_batched_tokens=256)
+    plain = bench.plain("qwen2vl")
     both = bench.server(
         "both",
         model,
@@ -112,8 +125,7 @@ def run_local(bench: Bench) -> None:
         builtin_name=True,
     )
     bench.wait(plain, both)
-    oracle = Oracle(plain)
-    bench.learn(oracle, [*scenarios.each(range(10)), (0, 1, 0)])
+    oracle = bench.oracle("qwen2vl", [*scenarios.each(range(10)), (0, 1, 0)])
     bench.add(scenarios.local_tier(both, oracle))
     bench.add(scenarios.churn(both, oracle))
     bench.add(scenarios.stopped([both], "SIGTERM to ec_both"))
@@ -123,12 +135,11 @@ def run_p2p(bench: Bench) -> None:
     """(b) pulls, (d) kill -9, (e) restart, (f) stop."""
     model, extra = bench.model("qwen2vl"), {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True}
     port = free_port()
-    plain = bench.server("plain-p2p", model)
+    plain = bench.plain("qwen2vl")
     first = bench.server("producer", model, role="ec_producer", extra=extra, side_port=port)
     consumer = bench.server("consumer", model, role="ec_consumer", extra=extra)
     bench.wait(plain, first, consumer)
-    oracle = Oracle(plain)
-    bench.learn(oracle, scenarios.each(range(24)))
+    oracle = bench.oracle("qwen2vl", scenarios.each(range(24)))
     if bench.idle_s > 0:
         bench.add(scenarios.idle(plain, [first, consumer], bench.idle_s))
     plain.kill()
@@ -143,8 +154,9 @@ def run_p2p(bench: Bench) -> None:
     bench.add(scenarios.killed(first, consumer, lean, oracle, range(10, 20)))
 
     second = bench.server("producer-again", model, role="ec_producer", extra=extra, side_port=port)
+    bench.wait(second)
     again = bench.proxy("proxy-again", second, consumer)
-    bench.wait(second, again)
+    bench.wait(again)
     bench.add(scenarios.pull("restart on the same port", again, consumer, oracle, range(20, 24)))
     bench.add(scenarios.stopped([second, consumer], "SIGTERM to producer, consumer"))
 
@@ -152,14 +164,13 @@ def run_p2p(bench: Bench) -> None:
 def run_deepstack(bench: Bench) -> None:
     """(c) Qwen3-VL: rows of 384 in a model with a text width of 128."""
     model, extra = bench.model("qwen3vl"), {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True}
-    plain = bench.server("plain-q3", model)
+    plain = bench.plain("qwen3vl")
     producer = bench.server(
         "producer-q3", model, role="ec_producer", extra=extra, side_port=free_port()
     )
     consumer = bench.server("consumer-q3", model, role="ec_consumer", extra=extra)
     bench.wait(plain, producer, consumer)
-    oracle = Oracle(plain)
-    bench.learn(oracle, scenarios.each(range(4)))
+    oracle = bench.oracle("qwen3vl", scenarios.each(range(4)))
     plain.kill()
     proxy = bench.proxy("proxy-q3", producer, consumer)
     bench.wait(proxy)
@@ -222,7 +233,8 @@ def main(arguments: list[str] | None = None) -> int:
         except ServerError as error:
             bench.rows.append(Row(f"{name}: servers", problems=[str(error)]))
         finally:
-            bench.end()
+            # The next group may ask the same plain server.
+            bench.end(all_of_them=name == names[-1])
     seconds = time.monotonic() - started
     ok = bool(bench.rows) and all(row.ok for row in bench.rows)
     if options.json:

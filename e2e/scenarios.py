@@ -60,20 +60,19 @@ class Row:
 
 
 class Oracle:
-    """Answers of a plain server, asked once and remembered.
+    """Answers of a plain server, asked once and remembered."""
 
-    Args:
-        server: Without connector; may be stopped once all needed was asked.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self) -> None:
         self._known: dict[tuple[int, ...], Answer] = {}
 
-    def learn(self, wanted: Sequence[Sequence[int]]) -> list[str]:
-        """Ask for whatever is not known yet; returns what makes it a bad oracle."""
+    def learn(self, url: str, wanted: Sequence[Sequence[int]]) -> list[str]:
+        """Ask the plain server at ``url`` for whatever is not known yet.
+
+        Returns:
+            What makes it a bad oracle.
+        """
         missing = [tuple(w) for w in wanted if tuple(w) not in self._known]
-        answers = ask_all(self._server.url, missing, workers=4)
+        answers = ask_all(url, missing, workers=4)
         self._known.update(zip(missing, answers, strict=True))
         problems = [
             f"the plain server did not answer: {answer.status} {answer.error}"
