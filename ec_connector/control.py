@@ -31,10 +31,14 @@ logger = logging.getLogger(__name__)
 
 #: Messages that may wait in either direction of a connection.
 _HIGH_WATER: Final = 1024
+#: The same for answers, which old producers make very large.
+_ACK_HIGH_WATER: Final = 64
+#: Host names of which is remembered that they want IPv6.
+_MAX_NAMES: Final = 256
 #: What is read from one socket before the others get their turn.
 _BURST: Final = 64
 _HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-]{1,255}")
-#: What a framing or decoding of ZMQ itself can cost beside a payload.
+#: What ZMQ may add to a payload.
 _FRAME_SLACK: Final = 1024
 
 _HEARD: Final = {zmq.EVENT_HANDSHAKE_SUCCEEDED}
@@ -91,7 +95,6 @@ def _heartbeats(sock: zmq.Socket[bytes], timing: Timing) -> None:
     sock.setsockopt(zmq.LINGER, 0)
     sock.setsockopt(zmq.SNDHWM, _HIGH_WATER)
     sock.setsockopt(zmq.RCVHWM, _HIGH_WATER)
-    sock.setsockopt(zmq.IPV6, 1)
 
 
 def _receive(sock: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
@@ -117,13 +120,21 @@ class ControlServer:
 
     def __init__(self, context: zmq.Context[Any], host: str, port: int, timing: Timing) -> None:
         self.host = host
+        if not 0 <= port <= 65535:
+            # ZMQ would bind it modulo 65536.
+            raise BindError(
+                f"control socket on {host}:{port}: expected a port from 0 to 65535; set "
+                "VLLM_EC_SIDE_CHANNEL_PORT"
+            )
+        address = _bindable(host)
         self._socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         _heartbeats(self._socket, timing)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # A larger frame ends its connection before it is in memory.
         self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_REQUEST_BYTES + _FRAME_SLACK)
+        self._socket.setsockopt(zmq.IPV6, int(":" in address))
         try:
-            self._socket.bind(_endpoint(_bindable(host), port))
+            self._socket.bind(_endpoint(address, port))
         except (zmq.ZMQError, OSError) as exc:
             self._socket.close()
             raise BindError(
@@ -164,30 +175,42 @@ class ControlServer:
 
 def _bindable(host: str) -> str:
     """ZMQ binds addresses and interface names only: look a host name up first."""
-    if host in ("*", "0.0.0.0", "::"):
+    if host == "*" or _is_address(host):
         return host
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return host  # perhaps an interface; if not, bind says what is wrong
+    addresses = [str(item[4][0]) for item in found]
+    return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError:
-            return host  # perhaps an interface; if not, bind says what is wrong
-        addresses = [str(item[4][0]) for item in found]
-        return next((address for address in addresses if ":" not in address), addresses[0])
-    return host
+        return False
+    return True
 
 
 class _Connection:
     """One DEALER with its monitor."""
 
     def __init__(
-        self, context: zmq.Context[Any], peer: PeerKey, timing: Timing, give_up_at: float
+        self,
+        context: zmq.Context[Any],
+        peer: PeerKey,
+        timing: Timing,
+        *,
+        give_up_at: float,
+        ipv6: bool,
     ) -> None:
-        self.peer = peer
+        self.ipv6 = ipv6
         self.give_up_at: float | None = give_up_at
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         _heartbeats(self.socket, timing)
+        self.socket.setsockopt(zmq.IPV6, int(ipv6))
+        self.socket.setsockopt(zmq.RCVHWM, _ACK_HIGH_WATER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_ACK_BYTES + _FRAME_SLACK)
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket()
@@ -216,6 +239,7 @@ class ControlClient:
         self._timing = timing
         self._connections: dict[PeerKey, _Connection] = {}
         self._unreachable: deque[PeerKey] = deque()
+        self._ipv6_names: dict[str, bool] = {}
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
@@ -233,7 +257,11 @@ class ControlClient:
         try:
             check_peer(peer)
             self._connections[peer] = _Connection(
-                self._context, peer, self._timing, now + self._timing.heartbeat_timeout_s
+                self._context,
+                peer,
+                self._timing,
+                give_up_at=now + self._timing.heartbeat_timeout_s,
+                ipv6=":" in peer[0] or self._ipv6_names.get(peer[0], False),
             )
         except (zmq.ZMQError, PeerAddressError) as exc:
             logger.warning("cannot connect to %s:%s: %s", *peer, exc)
@@ -276,11 +304,25 @@ class ControlClient:
                     result.append((peer, True))
                 elif event in _LOST:
                     result.append((peer, False))
+                    self._try_other_family(peer[0], connection)
                     break
             else:
                 if connection.give_up_at is not None and now >= connection.give_up_at:
                     result.append((peer, False))
+                    self._try_other_family(peer[0], connection)
         return result
+
+    def _try_other_family(self, host: str, connection: _Connection) -> None:
+        """After a connection that was never made: let a *name* mean the other family.
+
+        ZMQ takes one address of a name and no second one. ``localhost`` is both ::1 and
+        127.0.0.1 on most hosts, and producers bind one of them.
+        """
+        if connection.give_up_at is None or _is_address(host):
+            return
+        while len(self._ipv6_names) >= _MAX_NAMES:
+            del self._ipv6_names[next(iter(self._ipv6_names))]
+        self._ipv6_names[host] = not connection.ipv6
 
     def next_deadline(self) -> float | None:
         """When a connection that is being made counts as lost."""

@@ -12,11 +12,13 @@ nothing unless both sides progress their agents.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from ec_connector.data.base import DataPlaneReader, DataPlaneServer
@@ -68,7 +70,7 @@ class Pump:
         self._started = threading.Event()
         self._start_error: BaseException | None = None
         self._stopping = False
-        self._failed = False
+        self._running = False
         self._wake_fd = -1
         self._fd_lock = threading.Lock()
         self._on_failure = on_failure
@@ -90,7 +92,7 @@ class Pump:
     @property
     def healthy(self) -> bool:
         """Whether the pump runs. False before ``start``, after ``stop``, and on failure."""
-        return self._thread is not None and not self._failed and not self._stopping
+        return self._running and not self._stopping
 
     def start(self) -> None:
         """Start the thread; returns once its sockets and agents are ready.
@@ -109,6 +111,9 @@ class Pump:
             self._thread.join()
             self._close_fd()
             raise self._start_error
+        # A daemon thread inside a native library when the interpreter goes away can
+        # abort the process; whoever forgets ``stop`` gets it here.
+        _running.add(self)
 
     def wake(self) -> None:
         """There may be something to do. Cheap; never blocks; after ``stop`` nothing."""
@@ -132,6 +137,7 @@ class Pump:
         if thread.is_alive():
             logger.error("the pump did not end within %g s", timeout_s)
             return False
+        _running.discard(self)
         self._close_fd()
         return True
 
@@ -155,20 +161,30 @@ class Pump:
         finally:
             if self._start_error is None and io is not None:
                 self.address = io.address
+                self._running = True
             self._started.set()
         try:
             while not self._stopping:
                 io.sleep(io.turn())
+            io.shut_down()
         except BaseException as exc:
             # Never a thread that died in silence: nobody waits for it any more,
             # nothing that it had posted is reused, and somebody is told (EC-5.9).
-            self._failed = True
+            self._running = False
             self.stats.count("pump_failures")
             logger.exception("the pump failed; peer-to-peer reads are off from here on")
             io.fail_closed()
-            io.close()
             if self._on_failure is not None:
                 self._on_failure(exc)
-            return
-        io.shut_down()
-        io.close()
+        finally:
+            self._running = False
+            io.close()
+
+
+_running: weakref.WeakSet[Pump] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for pump in list(_running):
+        pump.stop()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -49,6 +50,8 @@ _IDLE_S: Final = 1.0
 _BUSY_PAUSE_S: Final = 30e-6
 _SLOW_PAUSE_S: Final = 300e-6
 _SLOW_AFTER_S: Final = 0.1
+#: Timers are looked at no more often while a transfer keeps the pump busy.
+_TICK_S: Final = 1e-3
 #: A served peer's last packets need a little progress after its grant has ended.
 _LINGER_S: Final = 0.05
 
@@ -117,6 +120,8 @@ class PumpIO:
         self._posted_at: dict[int, float] = {}
         self._busy_since: float | None = None
         self._served_until = 0.0
+        self._ticked_at = -math.inf
+        self._dropped = 0
 
     def open(self) -> None:
         """Bind, connect and register; then ``close`` must follow.
@@ -171,11 +176,24 @@ class PumpIO:
                 self._producer.shutdown(self._clock())
 
     def fail_closed(self) -> None:
-        """After a failure: fetches fail, READs are quarantined, grants keep their lease."""
-        with self._lock:
-            if self._consumer is not None:
-                self._consumer.shutdown(self._clock())
-                self._consumer.drain()
+        """After a failure: fetches fail, READs are quarantined, grants keep their lease.
+
+        Never raises: what fails here leaves blocks where they are, which is safe.
+        """
+        consumer, reader = self._consumer, self._reader
+        if consumer is None:
+            return
+        try:
+            with self._lock:
+                consumer.shutdown(self._clock())
+                consumer.drain()
+            proven = reader.close() if reader is not None else []
+            with self._lock:
+                for attempt_id in proven:
+                    consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
+                consumer.drain()
+        except Exception:
+            logger.exception("failing closed")
 
     # ------------------------------------------------------------------ one turn
     def turn(self) -> bool:
@@ -187,13 +205,15 @@ class PumpIO:
         self._drain_wake()
         worked = self._serve() | self._hear() | self._progress()
         now = self._clock()
-        with self._lock:
-            if self._consumer is not None:
-                self._consumer.tick(now)
-            if self._producer is not None:
-                self._producer.tick(now)
-            if self._holds is not None:
-                self._holds.tick(now)
+        if now >= self._ticked_at + _TICK_S:
+            self._ticked_at = now
+            with self._lock:
+                if self._consumer is not None:
+                    self._consumer.tick(now)
+                if self._producer is not None:
+                    self._producer.tick(now)
+                if self._holds is not None:
+                    self._holds.tick(now)
         return self._run_commands() or worked
 
     def _drain_wake(self) -> None:
@@ -214,9 +234,12 @@ class PumpIO:
                 with self._lock:
                     producer.count("malformed_frames")
                 continue
+            if request.attempt_id is None:
+                producer.describe_region()
             with self._lock:
                 ack = producer.on_request(identity, request, self._clock())
-            server.send(identity, wire.encode(ack))
+            if not server.send(identity, wire.encode(ack)):
+                self.stats.count("answers_dropped")
         now = self._clock()
         if producer.open_grants:
             self._served_until = now + _LINGER_S
@@ -238,7 +261,7 @@ class PumpIO:
         for peer, frames in arrived:
             now = self._clock()
             try:
-                ack = wire.decode_ack(frames)
+                ack = wire.keep_named_rows(wire.decode_ack(frames))
             except RemoteProtocolError as exc:
                 self._drop("ack", exc)
                 with self._lock:
@@ -365,7 +388,10 @@ class PumpIO:
 
     def _drop(self, what: str, error: RemoteProtocolError) -> None:
         self.stats.count("malformed_frames")
-        logger.warning("%s dropped: %s", what, error)
+        self._dropped += 1
+        if self._dropped & (self._dropped - 1) == 0:
+            # The 1st, 2nd, 4th, 8th …: whoever sends garbage must not fill the log.
+            logger.warning("%s dropped, no. %d: %s", what, self._dropped, error)
 
     # ------------------------------------------------------------------- waiting
     def sleep(self, worked: bool) -> None:

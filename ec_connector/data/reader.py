@@ -209,6 +209,9 @@ class NixlReader(DataPlaneReader):
         if read is None or read.state == "done" or read.abandoned:
             return
         read.abandoned_at = self._clock()
+        if read.state == "prepared":
+            # Whoever abandons it believes that it was posted.
+            read.state = "failed"
         if not read.generation.tainted:
             self.counters["generations_tainted"] += 1
         read.generation.tainted = True
