@@ -97,6 +97,8 @@ class ECScheduler:
         self._planned: list[Copy] = []
         self._planned_loads: set[str] = set()
         self._unavailable: set[str] = set()
+        # Of the request that was last asked about.
+        self._misfits: set[str] = set()
         # Request id -> (its preemptions so far, hashes in the host's encoder cache).
         self._host_has: dict[str, tuple[int, set[str]]] = {}
 
@@ -116,6 +118,8 @@ class ECScheduler:
         if not self.loads:
             return True
         items = self.items(request)
+        with self.lock:
+            self._misfits = {item.mm_hash for item in items if self._misfit(item)}
         params = getattr(request, "ec_transfer_params", None)
         if all(item.has_media for item in items) and (self._consumer is None or not params):
             return True
@@ -160,6 +164,8 @@ class ECScheduler:
         if consumer is None or not consumer.fetching(item.mm_hash):
             entry = self.tier.get(item.mm_hash)
             if entry is not None:
+                if item.mm_hash in self._misfits:
+                    return "failed"
                 if entry.servable:
                     return "ready"
                 if item.has_media:
@@ -182,6 +188,17 @@ class ECScheduler:
             item.mm_hash, (ref.host, ref.port), item.nbytes, item.shape, request_id, now
         )
 
+    def _misfit(self, item: Item) -> bool:
+        """Whether the tier holds something else under the item's name.
+
+        Names may come from clients. Loaded into a request that expects other rows it
+        would stop the engine.
+        """
+        entry = self.tier.get(item.mm_hash)
+        if entry is None:
+            return False
+        return entry.nbytes != item.nbytes or entry.shape not in (None, item.shape)
+
     def _items_of_host(self, request: Any) -> set[str]:
         """Encodings that the host keeps in its own encoder cache for the request.
 
@@ -195,8 +212,12 @@ class ECScheduler:
         return known[1]
 
     def has_cache_item(self, mm_hash: str) -> bool:
-        """Whether a load of ``mm_hash`` can be had; True is a promise for this step."""
-        if not self.loads:
+        """Whether a load of ``mm_hash`` can be had; True is a promise for this step.
+
+        Asked on behalf of the request for which ``ensure_cache_available`` was called
+        last.
+        """
+        if not self.loads or mm_hash in self._misfits:
             return False
         with self.lock:
             if self.tier.reserve(mm_hash):
@@ -219,7 +240,7 @@ class ECScheduler:
                     self.p2p.consumer.consumed(request.request_id, item.mm_hash)
                 return
             self.counters["misses"] += 1
-            if not self.saves:
+            if not self.saves or item.nbytes <= 0:
                 return
             copy = self.copies.plan_save(item.mm_hash, item.nbytes, item.shape)
             if copy is not None:
@@ -318,7 +339,8 @@ class ECScheduler:
     def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
         entry = self.tier.get(item.mm_hash)
         being_saved = self.copies.save_of(item.mm_hash) is not None
-        if entry is None or not (entry.servable or being_saved) or p2p.address is None:
+        servable = entry is not None and (entry.servable or being_saved)
+        if entry is None or not servable or self._misfit(item) or p2p.address is None:
             self.counters["announced_without_address"] += 1
             return {"metadata": {}}
         self.holds.hold(("announced", item.mm_hash), entry, now + self.timing.announce_hold_s)

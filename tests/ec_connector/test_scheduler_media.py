@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ec_connector.items import Item
-from tests.ec_connector.test_scheduler import Engine, FakeP2P, item
+from tests.ec_connector.engine import Engine, FakeP2P, item
 
 
 @dataclass
@@ -128,3 +128,34 @@ def test_announcement_names_every_occurrence() -> None:
     _, params = engine.scheduler.request_finished(Request("r", items))
     assert params is not None
     assert {name: said["item_indices"] for name, said in params.items()} == {"a": [0, 2], "b": [1]}
+
+
+@pytest.mark.clause("EC-11.4")
+def test_name_used_for_other_content_is_encoded_again() -> None:
+    """A client's own name for two pictures of different sizes."""
+    engine = Engine()
+    engine.save("mine", rows=2)
+    other = Request("other", [item("mine", rows=3)])
+    assert engine.scheduler.ensure_cache_available(other, 0)
+    assert not engine.scheduler.has_cache_item("mine")
+    engine.scheduler.update_state_after_alloc(other, 0)
+    step = engine.scheduler.build_connector_meta()
+    assert (step.loads, step.saves) == ((), ()), "the first one keeps the name"
+    (load,) = engine.step(Request("same", [item("mine", rows=2)])).loads
+    assert load.shape[0] == 2
+
+
+@pytest.mark.clause("EC-11.4")
+def test_reference_to_other_content_fails_alone() -> None:
+    engine = Engine(p2p=FakeP2P())
+    engine.save("mine", rows=2)
+    assert not engine.scheduler.ensure_cache_available(reference("mine", rows=3), 0)
+    assert engine.scheduler.take_unavailable_requests() == {"ref-mine"}
+
+
+@pytest.mark.clause("EC-11.1")
+def test_other_content_is_not_announced() -> None:
+    engine = Engine("ec_producer", p2p=FakeP2P())
+    engine.save("mine", rows=2)
+    _, params = engine.scheduler.request_finished(Request("other", [item("mine", rows=3)]))
+    assert params == {"mine": {"item_indices": [0], "metadata": {}}}
