@@ -196,6 +196,13 @@ def _keys() -> dict[str, Key]:
             _share,
         ),
         Key(
+            "ec_grant_quota",
+            "float",
+            0.9,
+            "Producer: share of the region that all peers together may keep pinned at a time.",
+            _share,
+        ),
+        Key(
             "ec_allowed_peers",
             "list[str]",
             (),
@@ -241,6 +248,7 @@ class ECConfig:
         enable_nixl: Whether peer-to-peer reads are on.
         nixl_backends: NIXL backends in order of preference.
         peer_quota: Share of the region that one peer may pin.
+        grant_quota: Share of the region that all peers together may pin.
         allowed_peers: Hosts that a request may name; empty: every one.
         region_guard: Whether to start the region's guard.
         trace_file: Where to write the protocol trace; None writes none.
@@ -254,6 +262,7 @@ class ECConfig:
     enable_nixl: bool
     nixl_backends: tuple[str, ...]
     peer_quota: float
+    grant_quota: float
     allowed_peers: tuple[str, ...]
     region_guard: bool
     trace_file: str | None
@@ -317,6 +326,7 @@ class ECConfig:
             enable_nixl=enable_nixl,
             nixl_backends=values["ec_nixl_backends"],
             peer_quota=values["ec_peer_quota"],
+            grant_quota=values["ec_grant_quota"],
             allowed_peers=values["ec_allowed_peers"],
             region_guard=values["ec_region_guard"],
             trace_file=values["ec_trace_file"],

@@ -92,10 +92,18 @@ class P2P:
                 incarnation=incarnation,
                 base_addr=region.address,
                 peer_quota=config.peer_quota,
+                grant_quota=config.grant_quota,
             )
 
         def make_reader() -> DataPlaneReader:
-            reader = NixlReader(agent, region.address, size, config.nixl_backends)
+            reader = NixlReader(
+                agent,
+                region.address,
+                size,
+                config.nixl_backends,
+                # A sleeping producer may wake up; the proof still comes before retirement.
+                grace_s=config.timing.quarantine_s / 2,
+            )
             return reader if wrap_reader is None else wrap_reader(reader)
 
         def make_server() -> DataPlaneServer:

@@ -77,6 +77,11 @@ class ConsumerReads(AttemptTable):
             else:
                 self._fail_waiter(waiter, mm_hash)
             return "failed"
+        if fetch is not None and fetch.nbytes != nbytes:
+            # One name, two sizes: whoever is wrong, this request encodes for itself.
+            self.counters["contradicting_sizes"] += 1
+            self._fail_waiter(waiter, mm_hash)
+            return "failed"
         if fetch is not None:
             if now >= fetch.deadline:
                 self._give_up(fetch, waiter)
@@ -120,8 +125,7 @@ class ConsumerReads(AttemptTable):
         self._since.pop(waiter, None)
         for fetch in list(self._fetches.values()):
             if waiter in fetch.waiters:
-                self._give_up(fetch, waiter)
-                self._failed.pop(waiter, None)
+                fetch.waiters.discard(waiter)
                 if not fetch.waiters:
                     self._abort(fetch, now)
         self.holds.release_where(lambda key: key[0] == "fetched" and key[2] == waiter)

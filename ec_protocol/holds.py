@@ -14,6 +14,7 @@ Engine thread and pump, under the tier's lock.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -48,6 +49,8 @@ class HoldTable:
         self.max_blocks = int(tier.num_blocks * max_share)
         self.held_blocks = 0
         self.displaced = 0
+        # An entry that several requests wait for takes its share once.
+        self._held: Counter[Entry] = Counter()
         self._holds: dict[HoldKey, _Hold] = {}
 
     def __len__(self) -> int:
@@ -95,7 +98,10 @@ class HoldTable:
         """End a hold; nothing happens when there is none under ``key``."""
         hold = self._holds.pop(key, None)
         if hold is not None and hold.entry is not None:
-            self.held_blocks -= hold.entry.num_blocks
+            self._held[hold.entry] -= 1
+            if not self._held[hold.entry]:
+                del self._held[hold.entry]
+                self.held_blocks -= hold.entry.num_blocks
             self.tier.release_hold(hold.entry, hold.holder)
 
     def release_where(self, wanted: Callable[[HoldKey], bool]) -> None:
@@ -113,10 +119,12 @@ class HoldTable:
         return min((hold.deadline for hold in self._holds.values()), default=None)
 
     def _apply(self, hold: _Hold, entry: Entry) -> None:
-        while self.held_blocks + entry.num_blocks > self.max_blocks:
+        while entry not in self._held and self.held_blocks + entry.num_blocks > self.max_blocks:
             oldest = next(k for k, h in self._holds.items() if h.entry is not None)
             self.release(oldest)
             self.displaced += 1
         self.tier.hold(entry, hold.holder)
-        self.held_blocks += entry.num_blocks
+        if entry not in self._held:
+            self.held_blocks += entry.num_blocks
+        self._held[entry] += 1
         hold.entry = entry

@@ -85,6 +85,7 @@ class ProducerGrants:
             agent exists. Requests before that are answered NACK_NOT_READY.
         peer_quota: Share of the region one peer may pin, 0 to 1; its first grant
             is always allowed.
+        grant_quota: Share of the region that all grants together may pin, likewise.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ProducerGrants:
         base_addr: int,
         agent_metadata: bytes = b"",
         peer_quota: float = 0.5,
+        grant_quota: float = 0.9,
     ) -> None:
         self.tier = tier
         self.timing = timing
@@ -105,6 +107,9 @@ class ProducerGrants:
         self.base_addr = base_addr
         self.agent_metadata = agent_metadata
         self.quota_blocks = int(tier.num_blocks * peer_quota)
+        self.grant_quota_blocks = int(tier.num_blocks * grant_quota)
+        self.granted_blocks = 0
+        self._granted: Counter[Entry] = Counter()
         self.counters: Counter[str] = Counter()
         self._grants: dict[int, Grant] = {}
         self._by_key: dict[bytes, list[Grant]] = {}
@@ -180,6 +185,11 @@ class ProducerGrants:
         if held and not again and held + entry.num_blocks > self.quota_blocks:
             self.counters["over_quota"] += 1
             return XferStatus.NACK_NOT_READY, None
+        # Identities are the peers' own choice, so all of them together have a bound too.
+        more = 0 if entry in self._granted else entry.num_blocks
+        if self.granted_blocks and more and self.granted_blocks + more > self.grant_quota_blocks:
+            self.counters["over_grant_quota"] += 1
+            return XferStatus.NACK_NOT_READY, None
         return XferStatus.OK, entry
 
     def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> Grant:
@@ -194,6 +204,9 @@ class ProducerGrants:
         if len(same_key) > 1:
             self._ambiguous[key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
         self._peer_blocks[identity] += entry.num_blocks
+        if entry not in self._granted:
+            self.granted_blocks += entry.num_blocks
+        self._granted[entry] += 1
         self._record(grant, "Grant")
         return grant
 
@@ -212,10 +225,7 @@ class ProducerGrants:
                 extents=list(entry.extents),
                 nbytes=entry.nbytes,
             )
-        if not self._old_descriptor:
-            self._old_descriptor = wire.mem_descriptor(
-                self.base_addr, self.tier.num_blocks, self.tier.block_size_bytes
-            )
+        self.describe_region()
         return XferAck(
             mm_hash=req.mm_hash,
             status=int(XferStatus.OK),
@@ -226,6 +236,17 @@ class ProducerGrants:
             agent_metadata=self.agent_metadata,
             mem_descriptor=self._old_descriptor,
         )
+
+    def describe_region(self) -> None:
+        """Make the description of every block that peers of the old form need.
+
+        It takes seconds for a large region, so the pump calls this without the lock
+        before it hands over the first request of such a peer. Pump thread only.
+        """
+        if not self._old_descriptor:
+            self._old_descriptor = wire.mem_descriptor(
+                self.base_addr, self.tier.num_blocks, self.tier.block_size_bytes
+            )
 
     # -------------------------------------------------------------- ends of grants
     def on_notice(self, notice: bytes, now: float) -> None:
@@ -282,6 +303,10 @@ class ProducerGrants:
         same_key.remove(grant)
         if not same_key:
             del self._by_key[grant.key]
+        self._granted[grant.entry] -= 1
+        if not self._granted[grant.entry]:
+            del self._granted[grant.entry]
+            self.granted_blocks -= grant.entry.num_blocks
         self._peer_blocks[grant.identity] -= grant.entry.num_blocks
         if not self._peer_blocks[grant.identity]:
             del self._peer_blocks[grant.identity]

@@ -189,6 +189,25 @@ def mem_descriptor(base_addr: int, num_blocks: int, block_size: int) -> bytes:
     return _encoder.encode([(base_addr + i * block_size, block_size, 0) for i in range(num_blocks)])
 
 
+def keep_named_rows(ack: XferAck) -> XferAck:
+    """Reduce an old-form ack to the rows of ``mem_descriptor`` that it names.
+
+    The description of a whole region takes long to decode, so the pump does it
+    before it takes the lock. An ack whose rows cannot be had is returned without a
+    description, and ``source_pieces`` refuses it.
+    """
+    if ack.extents or not ack.mem_descriptor:
+        return ack
+    try:
+        table = _descriptor_decoder.decode(ack.mem_descriptor)
+        rows = [table[index] for index in ack.src_block_indices]
+    except (msgspec.MsgspecError, RecursionError, IndexError):
+        return msgspec.structs.replace(ack, mem_descriptor=b"")
+    return msgspec.structs.replace(
+        ack, src_block_indices=list(range(len(rows))), mem_descriptor=_encoder.encode(rows)
+    )
+
+
 Pieces = tuple[tuple[int, int], ...]
 
 

@@ -46,6 +46,7 @@ def test_defaults() -> None:
         enable_nixl=False,
         nixl_backends=("UCX",),
         peer_quota=0.5,
+        grant_quota=0.9,
         allowed_peers=(),
         region_guard=True,
         trace_file=None,
@@ -279,12 +280,15 @@ def test_wrong_backends_are_named(value: Any) -> None:
 @pytest.mark.parametrize(("value", "expected"), [(1, 1.0), ("0.25", 0.25), (0.001, 0.001)])
 def test_peer_quota(value: Any, expected: float) -> None:
     assert parse(ec_peer_quota=value).peer_quota == expected
+    assert parse(ec_grant_quota=value).grant_quota == expected
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.01, "half", None, True, "nan"])
 def test_a_wrong_peer_quota_is_named(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"ec_peer_quota=.*more than 0 and at most 1"):
         parse(ec_peer_quota=value)
+    with pytest.raises(ConfigError, match=r"ec_grant_quota=.*more than 0 and at most 1"):
+        parse(ec_grant_quota=value)
 
 
 @pytest.mark.parametrize(

@@ -411,3 +411,18 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
     released = [c for c in world.pump() if not isinstance(c, ReleaseGrant)]
     assert released == []
     world.check()
+
+
+def test_one_name_with_two_sizes_is_fetched_for_the_first_only(world: World) -> None:
+    attempt = reading(world)
+    assert world.fetch("h", N + 1, "r2") == "failed"
+    assert world.reads.counters["contradicting_sizes"] == 1
+    world.finish(attempt)
+    assert state_of(world) == "pinned"
+
+
+def test_leaving_is_no_fallback(world: World) -> None:
+    granted(world)
+    world.reads.leave("request-1", world.now)
+    assert world.reads.counters["fallbacks"] == 0
+    assert state_of(world) is None

@@ -188,3 +188,17 @@ def test_a_larger_entry_that_lands_under_a_waiting_hold_is_not_held() -> None:
     holds.tick(NOW)
     assert len(holds) == 0
     tier.check()
+
+
+@pytest.mark.clause("EC-3.6")
+def test_an_entry_that_several_wait_for_takes_its_share_once() -> None:
+    tier, holds = table(blocks=8, share=0.5)
+    entry, other = land(tier, "a", 3), land(tier, "b", 1)
+    for waiter in ("r1", "r2", "r3"):
+        assert holds.hold(("fetched", "a", waiter), entry, NOW + 10.0)
+    assert (holds.held_blocks, len(entry.holders)) == (3, 3)
+    assert holds.hold(("announced", "b"), other, NOW + 10.0)
+    assert (holds.displaced, len(holds)) == (0, 4)
+    for waiter in ("r1", "r2", "r3"):
+        holds.release(("fetched", "a", waiter))
+    assert (holds.held_blocks, entry.state, other.state) == (1, "ready", "pinned")

@@ -8,7 +8,7 @@ import pytest
 from ec_protocol import wire
 from ec_protocol.wire import XferStatus
 from tests.ec_protocol.test_producer import LEASE, A, B, Bench, old_request, request
-from tests.ec_protocol.world import BLOCK, START
+from tests.ec_protocol.world import BLOCK, COMPAT, START
 
 
 @pytest.mark.clause("EC-5.10")
@@ -75,3 +75,35 @@ def test_an_entry_in_more_pieces_than_an_ack_may_name_is_refused_and_not_pinned(
     assert (scattered.state, bench.grants.counters["too_many_extents"]) == ("ready", 1)
     # The old form names blocks and has room for them.
     assert bench.ask(old_request("scattered")).status == XferStatus.OK
+
+
+@pytest.mark.clause("EC-5.10")
+def test_all_peers_together_pin_a_bounded_share() -> None:
+    """Identities are the peers' own choice: many of them get no more than the rest."""
+    bench = Bench(blocks=20)
+    for number in range(18):
+        bench.producer.save(f"e{number}", BLOCK)
+    grants = bench.grants
+    statuses = [
+        grants.on_request(
+            f"peer-{number}".encode(),
+            wire.XferReq(
+                mm_hash=f"e{number}",
+                compatibility_hash=COMPAT,
+                session_id=f"s{number}.1",
+                attempt_id=1,
+            ),
+            START,
+        ).status
+        for number in range(18)
+    ]
+    # The fixture's own entry takes two of the 20 blocks; 0.9 of 20 are 18.
+    assert statuses == [XferStatus.OK] * 18
+    bench.ask(request(77, "h"), A)
+    assert grants.counters["over_grant_quota"] == 1
+    again = wire.XferReq(
+        mm_hash="e0", compatibility_hash=COMPAT, session_id="other.1", attempt_id=1
+    )
+    assert grants.on_request(b"other", again, START).status == 0, "it pins nothing more"
+    grants.tick(START + LEASE)
+    assert (grants.granted_blocks, grants.open_grants) == (0, 0)

@@ -177,3 +177,42 @@ def test_an_old_region_need_not_be_one_piece() -> None:
     table = msgspec.msgpack.encode([(BASE * (i + 1), BLOCK, 0) for i in range(3)])
     pieces, _ = wire.source_pieces(old_ack([2, 0], mem_descriptor=table), 32, BLOCK)
     assert pieces == ((BASE * 3, BLOCK), (BASE, BLOCK))
+
+
+@pytest.mark.clause("EC-8.3")
+def test_an_old_ack_is_reduced_to_the_rows_it_names() -> None:
+    table = wire.mem_descriptor(4096, 1000, 16)
+    ack = wire.XferAck(
+        mm_hash="a",
+        status=0,
+        src_block_indices=[7, 8, 999],
+        mem_descriptor=table,
+        agent_metadata=b"x",
+    )
+    small = wire.keep_named_rows(ack)
+    assert len(small.mem_descriptor) < 40
+    assert wire.source_pieces(small, 48, 16) == wire.source_pieces(ack, 48, 16)
+
+
+@pytest.mark.clause("EC-8.3")
+@pytest.mark.parametrize(
+    ("indices", "table"),
+    [
+        ([1000], wire.mem_descriptor(4096, 1000, 16)),
+        ([0], b"\xc1"),
+        ([0], b"\x91" * 4000),
+        ([0], b"\x91\x93\x01\x02\xff"),
+    ],
+)
+def test_an_old_ack_whose_rows_cannot_be_had_is_refused(indices: list[int], table: bytes) -> None:
+    ack = wire.XferAck(mm_hash="a", status=0, src_block_indices=indices, mem_descriptor=table)
+    small = wire.keep_named_rows(ack)
+    with pytest.raises(RemoteProtocolError):
+        wire.source_pieces(small, 16, 16)
+
+
+def test_other_acks_are_kept_as_they_are() -> None:
+    nack = wire.XferAck(mm_hash="a", status=1)
+    ours = wire.XferAck(mm_hash="a", status=0, extents=[(0, 1)], mem_descriptor=b"x")
+    assert wire.keep_named_rows(nack) is nack
+    assert wire.keep_named_rows(ours) is ours
