@@ -246,6 +246,18 @@ def test_two_ranks_load_and_one_saves(kind):
         assert (stats["saves_landed"], stats["loads_landed"]) == (2, 2)
 
 
+@pytest.mark.clause("EC-3.3")
+def test_f6_what_a_step_is_promised_is_not_evicted_by_a_save_of_the_same_request():
+    """Items to encode are allocated before items to load."""
+    with engine(blocks=3) as e:
+        e.run(request("r1", ("a", 3)))
+        e.reset_encoder_cache()
+        e.run(request("r2", ("a", 3), ("b", 2)))
+        assert e.encoded == ["a", "b"]
+        assert [entry.mm_hash for entry in e.tier.entries()] == ["a"]
+        assert e.scheduler.stats()["saves_without_room"] == 1
+
+
 def test_a_full_tier_evicts_the_oldest_and_a_larger_one_is_not_saved():
     with engine(blocks=4) as e:
         e.run(request("r1", ("a", 2)), request("r2", ("b", 2)))

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
 )
 
@@ -86,10 +85,14 @@ class EngineMachine(RuleBasedStateMachine):
         if running:
             self.engine.host.preempt(running[which % len(running)])
 
-    @precondition(lambda self: not self.engine.host.running and not self.engine.flight)
     @rule()
-    def reset_encoder_cache(self) -> None:
-        self.engine.reset_encoder_cache()
+    def finish_and_reset_encoder_cache(self) -> None:
+        """What comes next has to be loaded from the tier, or encoded again."""
+        for _ in range(40):
+            if not self.engine.host.running and not self.engine.flight:
+                self.engine.reset_encoder_cache()
+                return
+            self.engine.step()
 
     # ------------------------------------------------------------------- the workers
     @rule(number=st.integers(0, 1))
