@@ -351,3 +351,33 @@ def test_preempted_and_fetched_again_if_it_must():
         e.drain()
         assert victim.finished == "length"
         assert e.encoded == []
+
+
+def test_the_hold_on_a_fetched_encoding_ends_with_its_first_use():
+    with consumer() as e:
+        r = request("r1", ("a", 3), params=announcement("a", 3), has_media=False, output_len=9)
+        e.host.add(r)
+        while r.num_output == 0:
+            e.step()
+            e.p2p.play(e)
+        assert not r.finished
+        assert len(e.holds) == 0
+        e.drain()
+
+
+def test_what_the_host_keeps_for_a_running_request_is_not_fetched_again():
+    """The tier may drop it while the request is still being prefilled, chunk by chunk."""
+    with consumer(blocks=12, tokens=2, cache_rows=24) as e:
+        slow = request("slow", ("a", 12), params=announcement("a", 12), has_media=False)
+        e.host.add(slow)
+        while len(e.scheduler.copies) or slow.num_computed == 0:
+            e.step()
+            e.p2p.play(e)
+        assert slow.num_computed < slow.prompt_len - 4
+        other = request("other", ("b", 12), params=announcement("b", 12), has_media=False)
+        e.host.add(other)
+        e.step()
+        assert e.tier.get("a") is None, "it gave way to b"
+        e.drain()
+        assert (slow.finished, other.finished) == ("length", "length")
+        assert e.p2p.asked == ["a", "b"]
