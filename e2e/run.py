@@ -120,8 +120,8 @@ def run_local(bench: Bench) -> None:
         model,
         role="ec_both",
         extra={"ec_cpu_bytes": 4 * PICTURE_BYTES},
-        # Four pictures also in the device's own encoder cache.
-        max_batched_tokens=256,
+        # Two pictures in the device's own encoder cache.
+        max_batched_tokens=128,
         builtin_name=True,
     )
     bench.wait(plain, both)

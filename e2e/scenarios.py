@@ -7,6 +7,7 @@ token. Besides, each scenario says from where its encodings must have come.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter
@@ -154,8 +155,15 @@ def local_tier(server: Server, oracle: Oracle) -> Row:
 
 
 def churn(server: Server, oracle: Oracle, requests: int = 50, pictures: int = 10) -> Row:
-    """Many requests at once over more pictures than tier and encoder cache hold."""
-    wanted = each([(7 * n + n // pictures) % pictures for n in range(requests)])
+    """Many requests at once over more pictures than tier and encoder cache hold.
+
+    Some pictures are asked for more often than others, as in life.
+    """
+    shuffled = random.Random(7)
+    weights = [1 / (1 + number) for number in range(pictures)]
+    numbers = [*range(pictures), *shuffled.choices(range(pictures), weights, k=requests - pictures)]
+    shuffled.shuffle(numbers)
+    wanted = each(numbers)
     row = measured(
         f"churn: {requests} at once, {pictures} pictures, tier of 4",
         server,
