@@ -122,6 +122,68 @@ def demo(
 
 
 @app.command()
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="copy, tier, ack, read, startup or all.", show_default="all"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer repetitions, smaller regions: a smoke test.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Folder for one PNG per benchmark.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure against hand-written baselines, and vLLM's classes where installed.
+
+    Both sides of a row are measured in the same run, in turns. Only the ratios say
+    something about the code; the figures are the machine's.
+    """
+    # Imported here so that --help does not wait for torch.
+    from rich.console import Console
+    from rich.table import Table
+
+    from ec_connector.bench import main as benches
+    from ec_connector.bench import rows as results
+
+    err = Console(stderr=True, highlight=False)
+    try:
+        chosen = benches.choose(names or [])
+        rows = benches.run(
+            chosen, quick, on_start=lambda name: err.print(f"{name} ...", markup=False)
+        )
+        if plot is not None:
+            from ec_connector.bench.plots import plot as draw
+
+            machine = results.machine()
+            subtitle = f"{machine['gpu'] or 'no GPU'}, {machine['cpus']} CPUs"
+            for path in draw(rows, plot, subtitle):
+                err.print(f"wrote {path}", markup=False)
+    except ECError as error:
+        _fail(str(error), "", as_json)
+    if as_json:
+        typer.echo(json.dumps(results.document(rows)))
+        return
+    table = Table("bench", "case", box=None, pad_edge=False)
+    for heading in ("ours", "baseline", "unit", "ratio"):
+        table.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.bench,
+            row.case,
+            f"{row.ours:.4g}",
+            f"{row.baseline:.4g}",
+            row.unit,
+            f"{row.ratio:.3g}",
+        )
+    Console(highlight=False, width=max(110, err.width)).print(table)
+
+
+@app.command()
 def proxy(
     encoder: Annotated[
         list[str],

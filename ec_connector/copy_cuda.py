@@ -122,6 +122,10 @@ class CudaCopyEngine(CopyEngine):
         """Jobs whose verdict ``poll`` has not returned yet."""
         return self._pending
 
+    def stream(self, save: bool) -> torch.cuda.Stream:
+        """The stream of one direction, for measurements."""
+        return self._saves if save else self._loads
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor for a load: its memory is the load stream's, so the load need not wait."""
         with torch.cuda.stream(self._loads):
@@ -200,7 +204,7 @@ class CudaCopyEngine(CopyEngine):
             tasks = [task for job in batch if (task := self._prepare(job, save)) is not None]
             if not tasks:
                 return None
-            stream = self._saves if save else self._loads
+            stream = self.stream(save)
             try:
                 end = self._events.pop() if self._events else _event()
                 self._queue(tasks, save, stream)

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ec_connector import guard
+from ec_connector.numa import near_the_gpus
 from ec_connector.region_errors import RegionError, RegionForeignError
 from ec_connector.region_header import (
     STATE_DRAINING,
@@ -188,7 +189,8 @@ def build(
     path = directory.join(name)
     try:
         os.fchmod(file.fd, 0o600)  # whatever the umask says
-        allocate(file.fd, path, directory.path, header.file_bytes)
+        with near_the_gpus():
+            allocate(file.fd, path, directory.path, header.file_bytes)
         os.pwrite(file.fd, header.pack(), header.trailer_at)
         # The guard comes before the name: there is no moment at which a named
         # file has none.

@@ -25,7 +25,7 @@ TOOLING = {"cli", "tlc"}
 # I/O modules that are imported only when peer-to-peer is on.
 P2P_IO = {"control", "data", "p2p", "pump", "pump_io", "pump_stats"}
 # Not part of a running connector.
-IO_TOOLING = {"cli", "demo", "proxy"}
+IO_TOOLING = {"bench", "cli", "demo", "proxy"}
 
 # The core has no sockets, no shared memory, no threads and no clock of its own.
 IO_MODULES = {

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from ec_protocol.entry import Entry
-from ec_protocol.tier import EncodingTier
+from ec_protocol.tier import EXTRA_EVICTIONS, PREFERRED_EXTENTS, EncodingTier
 
 
 @dataclass(slots=True)
@@ -145,11 +145,22 @@ class TierCache:
 
     Args:
         num_blocks: Blocks of the region.
-        policy: Further arguments of ``EncodingTier``.
+        preferred_extents: See ``EncodingTier``.
+        extra_evictions: See ``EncodingTier``.
     """
 
-    def __init__(self, num_blocks: int, **policy: int) -> None:
-        self.tier = EncodingTier(num_blocks, 1, **policy)
+    def __init__(
+        self,
+        num_blocks: int,
+        preferred_extents: int = PREFERRED_EXTENTS,
+        extra_evictions: int = EXTRA_EVICTIONS,
+    ) -> None:
+        self.tier = EncodingTier(
+            num_blocks,
+            1,
+            preferred_extents=preferred_extents,
+            extra_evictions=extra_evictions,
+        )
         self._uses: dict[str, list[int]] = {}
         self._numbers = itertools.count(1)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Units of which more is better; of all others less is.
-MORE_IS_BETTER = frozenset({"GB/s", "GiB/s", "hits", "x"})
+MORE_IS_BETTER = frozenset({"GB/s", "GiB/s", "hits", "share"})
 
 
 @dataclass(frozen=True, slots=True)

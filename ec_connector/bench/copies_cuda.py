@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of ``copies`` that needs a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import torch
+
+from ec_connector.bench.copies import Encoding, batches, bench_region, churned, finish, jobs
+from ec_connector.bench.rows import Row
+from ec_connector.copy_cuda import CudaCopyEngine
+from ec_connector.cuda_methods import METHODS, MethodUnavailable, Piece, choose_method
+from ec_connector.region import SharedRegion
+from ec_protocol.extents import Extents
+
+_REGION: Final = 8 << 30
+_PER_BATCH: Final = 4
+_MATRIX: Final = 8192
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Of one way to copy: seconds on the device and seconds to submit, by batch."""
+
+    device: list[float] = field(default_factory=list)
+    submit: list[float] = field(default_factory=list)
+
+
+def run(quick: bool = False) -> list[Row]:
+    """Rates after churn, time to submit, and what a model beside the copies notices."""
+    encodings = churned(_REGION, 2000 if quick else 8000)
+    groups = batches(encodings, _PER_BATCH, 20 if quick else 60)
+    rows: list[Row] = []
+    with bench_region(_REGION) as region:
+        noise = torch.randint(0, 256, (region.nbytes,), dtype=torch.uint8, device="cuda")
+        region.tensor.copy_(noise)
+        del noise
+        engine = CudaCopyEngine(region)
+        try:
+            for save in (False, True):
+                rows += _after_churn(region, engine, groups, save)
+            rows += _methods(region, engine, groups)
+            rows += _beside_a_model(region, engine, groups, 20 if quick else 60)
+        finally:
+            engine.shutdown()
+    return rows
+
+
+def _after_churn(
+    region: SharedRegion, engine: CudaCopyEngine, groups: list[list[Encoding]], save: bool
+) -> list[Row]:
+    """The engine, one big copy, and runs of a LIFO free list, in turns batch by batch."""
+    numbers = itertools.count(1)
+    ours, big, runs = _Samples(), _Samples(), _Samples()
+    largest = max(sum(e.nbytes for e in group) for group in groups)
+    flat = torch.randint(0, 256, (largest,), dtype=torch.uint8, device="cuda")
+    stream = _stream()
+    total = 0
+    for number, group in enumerate(groups * 2):
+        tensors = _split(flat, group)
+        nbytes = sum(e.nbytes for e in group)
+        warm = number >= len(groups) // 4
+        total += nbytes * warm
+        made = jobs(group, tensors, numbers, lambda e: e.ours)
+        whole = [Piece(0, flat, 0, nbytes)]
+        coalesced = _pieces(group, tensors, region.block_size_bytes, lambda e: e.runs)
+        turns: list[tuple[_Samples, Callable[[], object], torch.cuda.Stream]] = [
+            (
+                ours,
+                partial(engine.submit_saves if save else engine.submit_loads, made),
+                engine.stream(save),
+            ),
+            (big, partial(engine.method.submit, whole, save, stream), stream),
+            (runs, partial(engine.method.submit, coalesced, save, stream), stream),
+        ]
+        for samples, submit, where in turns[number % 3 :] + turns[: number % 3]:
+            device, host = _timed(submit, where)
+            if warm:
+                samples.device.append(device)
+                samples.submit.append(host)
+        engine.order_loads()
+        finish(engine)
+    kind = "save" if save else "load"
+    extents = _mean(len(e.ours) for group in groups for e in group)
+    lifo = _mean(len(e.runs) for group in groups for e in group)
+    mine = _rate(total, ours)
+    return [
+        Row(
+            "copy",
+            f"{kind} after churn ({extents:.2f} extents per entry), beside one big copy",
+            mine,
+            _rate(total, big),
+            "GB/s",
+        ),
+        Row(
+            "copy",
+            f"{kind} after churn, beside runs of a LIFO free list ({lifo:.1f} per entry)",
+            mine,
+            _rate(total, runs),
+            "GB/s",
+        ),
+        Row(
+            "copy",
+            f"{kind}: submitting a batch of {_PER_BATCH}, beside the bare call for the runs",
+            statistics.median(ours.submit) * 1e6,
+            statistics.median(runs.submit) * 1e6,
+            "us",
+        ),
+    ]
+
+
+def _methods(
+    region: SharedRegion, engine: CudaCopyEngine, groups: list[list[Encoding]]
+) -> list[Row]:
+    """What submitting costs by each method, beside one torch copy for each piece."""
+    rows: list[Row] = []
+    flat = torch.empty(
+        max(sum(e.nbytes for e in group) for group in groups), dtype=torch.uint8, device="cuda"
+    )
+    stream = _stream()
+    costs: dict[tuple[str, str], float] = {}
+    for layout, place in (("our extents", _ours), ("LIFO runs", _runs)):
+        for kind in METHODS:
+            try:
+                method = choose_method(region.tensor, kind.name)
+            except MethodUnavailable:
+                continue
+            taken = []
+            for group in groups:
+                pieces = _pieces(group, _split(flat, group), region.block_size_bytes, place)
+                taken.append(_timed(partial(method.submit, pieces, False, stream), stream)[1])
+            costs[layout, kind.name] = statistics.median(taken) * 1e6
+    for (layout, name), cost in costs.items():
+        if name != "plain":
+            rows.append(
+                Row(
+                    "copy",
+                    f"submitting a batch of {_PER_BATCH}, {layout}: {name} beside plain",
+                    cost,
+                    costs[layout, "plain"],
+                    "us",
+                )
+            )
+    return rows
+
+
+def _beside_a_model(
+    region: SharedRegion, engine: CudaCopyEngine, groups: list[list[Encoding]], reps: int
+) -> list[Row]:
+    """A bf16 matrix product, with copies running from before it until after it."""
+    left = torch.randn((_MATRIX, _MATRIX), device="cuda", dtype=torch.bfloat16)
+    right = torch.randn((_MATRIX, _MATRIX), device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(left)
+    group = [e for many in groups for e in many]
+    size = 0
+    chosen: list[Encoding] = []
+    for encoding in group:  # enough to outlast the product
+        if size < 512 << 20:
+            chosen.append(encoding)
+            size += encoding.nbytes
+    flat = torch.empty(size, dtype=torch.uint8, device="cuda")
+    pieces = _pieces(chosen, _split(flat, chosen), region.block_size_bytes, _ours)
+    stream = _stream()
+    compute = torch.cuda.current_stream()
+    rows = []
+    for kind in METHODS:
+        try:
+            method = choose_method(region.tensor, kind.name)
+        except MethodUnavailable:
+            continue
+        for save in (False, True):
+            alone: list[float] = []
+            beside: list[float] = []
+            for rep in range(2 * reps + 10):
+                copying = rep % 2 == 1
+                torch.cuda.synchronize()
+                if copying:
+                    method.submit(pieces, save, stream)
+                start, end = _timer(), _timer()
+                start.record(compute)
+                torch.mm(left, right, out=out)
+                end.record(compute)
+                end.synchronize()
+                if rep >= 10:
+                    outlasted = not copying or not stream.query()
+                    if outlasted:
+                        (beside if copying else alone).append(start.elapsed_time(end))
+                torch.cuda.synchronize()
+            if beside:
+                rows.append(
+                    Row(
+                        "copy",
+                        f"bf16 product of {_MATRIX} beside {'saves' if save else 'loads'} "
+                        f"({kind.name}), and alone",
+                        statistics.median(beside),
+                        statistics.median(alone),
+                        "ms",
+                    )
+                )
+    return rows
+
+
+def _ours(encoding: Encoding) -> Extents:
+    return encoding.ours
+
+
+def _runs(encoding: Encoding) -> Extents:
+    return encoding.runs
+
+
+def _split(flat: torch.Tensor, group: Sequence[Encoding]) -> list[torch.Tensor]:
+    """One tensor for each encoding, side by side in ``flat``."""
+    sizes = [encoding.nbytes for encoding in group]
+    return list(torch.split(flat[: sum(sizes)], sizes))
+
+
+def _pieces(
+    group: Sequence[Encoding],
+    tensors: Sequence[torch.Tensor],
+    block: int,
+    place: Callable[[Encoding], Extents],
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    for encoding, tensor in zip(group, tensors, strict=True):
+        at = 0
+        for start, count in place(encoding):
+            pieces.append(Piece(start * block, tensor, at, count * block))
+            at += count * block
+    return pieces
+
+
+def _timed(submit: Callable[[], object], stream: torch.cuda.Stream) -> tuple[float, float]:
+    """Seconds that the device took, and that submitting took."""
+    start, end = _timer(), _timer()
+    torch.cuda.synchronize()
+    start.record(stream)
+    began = time.perf_counter()
+    submit()
+    took = time.perf_counter() - began
+    end.record(stream)
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3, took
+
+
+def _rate(total: int, samples: _Samples) -> float:
+    """GB/s over all batches: they differ in size, so the sum counts, not the median."""
+    return total / sum(samples.device) / 1e9
+
+
+def _mean(values: Iterable[int]) -> float:
+    return statistics.fmean(values)
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs benchmarks by name and shows what they found."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ec_connector.bench.rows import Row
+from ec_protocol.errors import ECError
+
+#: Name on the command line -> module, and what it needs beyond the base installation.
+BENCHES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "copy": ("copies", ()),
+    "tier": ("tier", ()),
+    "ack": ("ack", ("msgspec", "nixl", "zmq")),
+    "read": ("read", ("msgspec", "nixl", "zmq")),
+    "startup": ("startup", ()),
+}
+
+
+class BenchError(ECError):
+    """A benchmark cannot be run here; the message says what is missing."""
+
+
+def choose(names: Sequence[str]) -> list[str]:
+    """The benchmarks meant by the command line; none, or ``all``, means every one.
+
+    Raises:
+        BenchError: There is none of that name, or a package is missing.
+    """
+    unknown = [name for name in names if name not in BENCHES and name != "all"]
+    if unknown:
+        raise BenchError(
+            f"{', '.join(unknown)}: no such benchmark; choose from {', '.join(BENCHES)}, all"
+        )
+    chosen = list(BENCHES) if not names or "all" in names else list(dict.fromkeys(names))
+    for name in chosen:
+        missing = [need for need in BENCHES[name][1] if importlib.util.find_spec(need) is None]
+        if missing:
+            raise BenchError(
+                f"the benchmark {name} needs {', '.join(missing)}: pip install 'ec-connector[nixl]'"
+            )
+    return chosen
+
+
+def run(
+    names: Sequence[str], quick: bool = False, on_start: Callable[[str], None] | None = None
+) -> list[Row]:
+    """Run benchmarks, one after the other.
+
+    Args:
+        names: As ``choose`` returned them.
+        quick: Fewer repetitions and smaller regions.
+        on_start: Told the name of each as it begins.
+    """
+    rows: list[Row] = []
+    for name in names:
+        if on_start is not None:
+            on_start(name)
+        module = importlib.import_module(f"ec_connector.bench.{BENCHES[name][0]}")
+        rows += module.run(quick)
+    return rows

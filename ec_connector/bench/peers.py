@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A producer in a process of its own, for the benchmarks of acks and READs.
+
+Its *engine thread* takes steps of a given length: it sleeps, as if a GPU were at work,
+or computes in Python without ever leaving it, which holds the interpreter's lock. Two
+producers serve beside it. Ours answers from its pump thread. The baseline is what one
+would write by hand first: the engine thread looks at its socket once per step.
+
+The process also has a plain NIXL agent over the same memory, progressed by a thread
+that does nothing else: the best case for a READ.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+import zmq
+
+from ec_connector.config import ECConfig
+from ec_connector.data import NixlServer
+from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.region import SharedRegion
+from ec_protocol import wire
+from ec_protocol.entry import Entry
+from ec_protocol.extents import Extents
+from ec_protocol.producer import ProducerGrants
+from ec_protocol.tier import EncodingTier
+from ec_protocol.timing import Timing
+
+BLOCK = 16384
+FACTS = ModelFacts("bench", "bench", "bfloat16", 2)
+Engine = Literal["idle", "sleeps", "computes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the producer process tells its parent.
+
+    Attributes:
+        address: Of our producer's control socket.
+        baseline: Port of the socket that the engine thread answers.
+        names: Encodings that both serve.
+        nbytes: Bytes of each.
+        agent_metadata: Of the plain agent.
+        places: Address of each encoding; it has one extent there.
+    """
+
+    address: tuple[str, int]
+    baseline: int
+    names: list[str]
+    nbytes: int
+    agent_metadata: bytes
+    places: list[int]
+
+
+class Node:
+    """One scheduler instance on a region of its own.
+
+    Args:
+        role: ``ec_producer`` or ``ec_consumer``.
+        blocks: Blocks of the region.
+    """
+
+    def __init__(self, role: str, blocks: int) -> None:
+        config = ECConfig.parse({"ec_cpu_bytes": blocks * BLOCK, "ec_enable_nixl": True}, role)
+        if config.side_channel is not None:
+            config = replace(config, side_channel=("127.0.0.1", 0))
+        name = f"bench-{secrets.token_hex(6)}"
+        self.region = SharedRegion.open(name, 0, blocks, BLOCK, create=True, guard=False)
+        try:
+            self.instance = SchedulerInstance(
+                config, FACTS, self.region, items=lambda request: [], engine_id=name
+            )
+        except BaseException:
+            self.region.close(unlink=True)
+            raise
+        if self.instance.p2p is None:
+            raise RuntimeError("peer-to-peer is off")
+        self.p2p = self.instance.p2p
+
+    def put(self, name: str, nbytes: int, fill: int) -> None:
+        """An encoding that was saved."""
+        tier = self.instance.tier
+        with self.instance.lock:
+            entry = tier.alloc(name, nbytes)
+            if entry is None:
+                raise RuntimeError("the region is large enough")
+            tier.begin_write(entry, ("save", 0))
+            for start, count in entry.extents:
+                self.region.tensor[start * BLOCK : (start + count) * BLOCK].fill_(fill)
+            tier.write_landed(entry, ("save", 0))
+
+    def place(self, name: str) -> int:
+        """Address of an encoding that lies in one extent."""
+        with self.instance.lock:
+            entry = self.instance.tier.get(name)
+            if entry is None or len(entry.extents) != 1:
+                raise RuntimeError(f"{name} is not there in one extent")
+            return self.region.address + entry.extents[0][0] * BLOCK
+
+    def only_halves(self, entries: int, blocks: int) -> None:
+        """Leave room for so many entries, each of which must lie in two extents.
+
+        The region has ``entries`` × (``blocks`` + 2) blocks.
+        """
+        tier = self.instance.tier
+        halves: list[Entry | None] = []
+        with self.instance.lock:
+            for i in range(entries):
+                for count in (blocks // 2, blocks - blocks // 2):
+                    halves.append(tier.alloc(f"half-{i}-{len(halves)}", count * BLOCK))
+                    tier.alloc(f"wall-{i}-{len(halves)}", BLOCK)
+            for half in halves:
+                if half is not None:
+                    tier.cancel(half)
+
+    def fetch(self, name: str, peer: tuple[str, int], nbytes: int) -> tuple[float, Extents]:
+        """Pull an encoding; seconds from asking to having it, and where it lies.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        consumer, tier, lock = self.p2p.consumer, self.instance.tier, self.instance.lock
+        if consumer is None:
+            raise RuntimeError("not a consumer")
+        began = time.perf_counter()
+        state = "pending"
+        while state == "pending":
+            with lock:
+                entry = tier.get(name)
+                if entry is not None and entry.servable:
+                    return time.perf_counter() - began, entry.extents
+                state = consumer.fetch(name, peer, nbytes, None, "bench", self.p2p.clock())
+            self.p2p.wake()
+            time.sleep(50e-6)
+        raise RuntimeError(f"fetching {name} {state}: {consumer.counters}")
+
+    def close(self) -> None:
+        """Stop the pump and remove the region."""
+        self.instance.shutdown()
+        self.region.close(unlink=True)
+
+
+@contextmanager
+def producer(engine: Engine, step_s: float, count: int, nbytes: int) -> Iterator[Offer]:
+    """A producer process that offers ``count`` encodings; it ends with the block."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_produce, args=(theirs, engine, step_s, count, nbytes), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(120):
+            raise RuntimeError("the producer process did not start")
+        offer: Offer = ours.recv()
+        yield offer
+    finally:
+        ours.close()
+        process.join(20)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def request(name: str, number: int) -> wire.XferReq:
+    """What a consumer asks the baseline."""
+    return wire.XferReq(
+        mm_hash=name,
+        compatibility_hash="c" * 64,
+        session_id=f"bench.{number}",
+        connector_version=wire.PREFERRED_VERSION,
+        attempt_id=number,
+    )
+
+
+# ------------------------------------------------------------------- producer process
+def _produce(pipe: Connection, engine: Engine, step_s: float, count: int, nbytes: int) -> None:
+    blocks = -(-nbytes // BLOCK)
+    node = Node("ec_producer", count * blocks + 64)
+    names = [f"encoding-{i}" for i in range(count)]
+    for i, name in enumerate(names):
+        node.put(name, nbytes, i % 251)
+    address = node.p2p.address
+    if address is None:
+        raise RuntimeError("the producer is not healthy")
+    with _plain_agent(node, nbytes) as metadata:
+        context: zmq.Context[Any] = zmq.Context()
+        socket = context.socket(zmq.ROUTER)
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        answer = _by_hand(names, nbytes)
+        places = [node.place(name) for name in names]
+        pipe.send(Offer(address, port, names, nbytes, metadata, places))
+        while not _parent_left(pipe):
+            _step(engine, step_s)
+            while socket.poll(0):
+                frames = socket.recv_multipart()
+                ack = answer(frames[0], wire.decode_request(frames[1:]))
+                socket.send_multipart([frames[0], b"", wire.encode(ack)])
+        context.destroy(linger=0)
+    node.close()
+
+
+def _parent_left(pipe: Connection) -> bool:
+    try:
+        return pipe.poll(0) and pipe.recv() is None
+    except (EOFError, OSError):
+        return True
+
+
+def _step(engine: Engine, step_s: float) -> None:
+    """One engine step."""
+    if engine != "computes":
+        time.sleep(step_s)
+        return
+    until = time.perf_counter() + step_s
+    total = 0
+    while time.perf_counter() < until:
+        for i in range(1000):
+            total += i * i
+
+
+def _by_hand(names: list[str], nbytes: int) -> Callable[[bytes, wire.XferReq], wire.XferAck]:
+    """A producer without a pump: the same decisions on a tier of its own."""
+    blocks = -(-nbytes // BLOCK)
+    tier = EncodingTier(len(names) * blocks, BLOCK)
+    for name in names:
+        entry = tier.alloc(name, nbytes)
+        if entry is not None:
+            tier.begin_write(entry, ("save", 0))
+            tier.write_landed(entry, ("save", 0))
+    grants = ProducerGrants(
+        tier,
+        timing=Timing(),
+        compat_hash="c" * 64,
+        incarnation="i" * 16,
+        base_addr=1 << 40,
+        agent_metadata=b"m" * 450,
+        peer_quota=1 << 20,
+    )
+
+    def answer(identity: bytes, req: wire.XferReq) -> wire.XferAck:
+        return grants.on_request(identity, req, time.monotonic())
+
+    return answer
+
+
+@contextmanager
+def _plain_agent(node: Node, nbytes: int) -> Iterator[bytes]:
+    """One more agent over the same memory, progressed without a pause while it is used."""
+    ready, stop = threading.Event(), threading.Event()
+    made: list[bytes] = []
+
+    def progress() -> None:
+        server = NixlServer(
+            f"plain-{secrets.token_hex(4)}", node.region.address, node.region.nbytes
+        )
+        made.append(server.agent_metadata)
+        ready.set()
+        # Spinning at all times would slow the pump that is measured beside it.
+        while not stop.wait(20e-6):
+            server.poll_notices()
+        server.close()
+
+    thread = threading.Thread(target=progress, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield made[0]
+    finally:
+        stop.set()
+        thread.join(5)
