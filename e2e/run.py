@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make e2e`: real servers, one table.
 
-    python -m e2e.run [--json] [--only local,p2p,deepstack] [--keep FOLDER] [--idle S]
+    python -m e2e.run [--json] [--only local,tp,p2p,deepstack] [--keep FOLDER] [--idle S]
 
-Three groups, each with its own servers, so that few are up at a time:
+Groups, each with its own servers, so that few are up at a time:
 
 * ``local``: a plain server and an ``ec_both`` one with a tier for four pictures;
+* ``tp``: an ``ec_both`` server with two tensor-parallel ranks;
 * ``p2p``: the same plain server, a producer, a consumer, and the proxy in front;
 * ``deepstack``: the same with Qwen3-VL, whose encodings are wider than its text.
 
@@ -131,6 +132,22 @@ def run_local(bench: Bench) -> None:
     bench.add(scenarios.stopped([both], "SIGTERM to ec_both"))
 
 
+def run_tensor_parallel(bench: Bench) -> None:
+    """Two ranks: one writes, both load, both report."""
+    plain = bench.plain("qwen2vl")
+    ranks = bench.server(
+        "tp2",
+        bench.model("qwen2vl"),
+        role="ec_both",
+        extra={"ec_cpu_bytes": ROOMY},
+        options=["--tensor-parallel-size", "2"],
+    )
+    bench.wait(plain, ranks)
+    oracle = bench.oracle("qwen2vl", [*scenarios.each(range(3)), (0, 1, 0)])
+    bench.add(scenarios.local_tier(ranks, oracle, "local tier, two ranks"))
+    bench.add(scenarios.stopped([ranks], "SIGTERM, two ranks"))
+
+
 def run_p2p(bench: Bench) -> None:
     """(b) pulls, (d) kill -9, (e) restart, (f) stop."""
     model, extra = bench.model("qwen2vl"), {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True}
@@ -139,7 +156,7 @@ def run_p2p(bench: Bench) -> None:
     first = bench.server("producer", model, role="ec_producer", extra=extra, side_port=port)
     consumer = bench.server("consumer", model, role="ec_consumer", extra=extra)
     bench.wait(plain, first, consumer)
-    oracle = bench.oracle("qwen2vl", scenarios.each(range(24)))
+    oracle = bench.oracle("qwen2vl", scenarios.each(range(26)))
     if bench.idle_s > 0:
         bench.add(scenarios.idle(plain, [first, consumer], bench.idle_s))
     plain.kill()
@@ -158,6 +175,7 @@ def run_p2p(bench: Bench) -> None:
     again = bench.proxy("proxy-again", second, consumer)
     bench.wait(again)
     bench.add(scenarios.pull("restart on the same port", again, consumer, oracle, range(20, 24)))
+    bench.add(scenarios.frozen(second, consumer, oracle, range(24, 26)))
     bench.add(scenarios.stopped([second, consumer], "SIGTERM to producer, consumer"))
 
 
@@ -181,6 +199,7 @@ def run_deepstack(bench: Bench) -> None:
 
 GROUPS: Final[dict[str, Callable[[Bench], None]]] = {
     "local": run_local,
+    "tp": run_tensor_parallel,
     "p2p": run_p2p,
     "deepstack": run_deepstack,
 }

@@ -136,7 +136,7 @@ def each(numbers: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 # ------------------------------------------------------------------- (a), (g): local
-def local_tier(server: Server, oracle: Oracle) -> Row:
+def local_tier(server: Server, oracle: Oracle, name: str = "local tier") -> Row:
     """Encode, lose the device's encoder cache, load from the tier."""
     wanted = each(range(3))
 
@@ -148,7 +148,7 @@ def local_tier(server: Server, oracle: Oracle) -> Row:
         again = [*wanted, (0, 1, 0)]
         oracle.judge(row, again, ask_all(server.url, again))
 
-    row = measured("local tier", server, body)
+    row = measured(name, server, body)
     row.expect(row.recomputed == 3, f"3 encodings were to be computed, not {row.recomputed}")
     row.expect(row.local >= 3, f"3 encodings were to be loaded, not {row.local}")
     return row
@@ -248,6 +248,30 @@ def killed(
 
     row = measured("kill -9 the producer", decoder, body)
     row.expect(row.recomputed >= len(later) - 1, "the decoder did not fall back to encoding")
+    return row
+
+
+def frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
+    """The producer stops without a word, as a host that hangs: no connection is reset."""
+    wanted = each(numbers)
+
+    def body(row: Row) -> None:
+        announced = [ask(producer.url, pictures).params for pictures in wanted]
+        row.expect(all(announced), "the producer announced nothing")
+        producer.freeze(True)
+        try:
+            answers = [
+                ask(decoder.url, pictures, params=params)
+                for pictures, params in zip(wanted, announced, strict=True)
+            ]
+        finally:
+            producer.freeze(False)
+        oracle.judge(row, wanted, answers)
+        row.notes.append("answers took " + ", ".join(f"{a.seconds:.1f} s" for a in answers))
+        row.expect(max(a.seconds for a in answers) < FALLBACK_S, "fallback took too long")
+
+    row = measured("SIGSTOP the producer", decoder, body)
+    row.expect(row.recomputed == len(wanted), "the decoder did not fall back to encoding")
     return row
 
 

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ CPU_ENV: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    # A few helpers are compiled whatever --enforce-eager says, for a Triton that is not there.
+    "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # POST /reset_encoder_cache
@@ -140,6 +142,10 @@ class Process:
             time.sleep(0.05)
         return time.monotonic() - started
 
+    def freeze(self, frozen: bool) -> None:
+        """Stop all of its processes where they are, or let them go on."""
+        os.killpg(self._child.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL to all of its processes at once."""
         with contextlib.suppress(ProcessLookupError):
@@ -159,6 +165,7 @@ class Server(Process):
         side_port: Control port of a producer.
         max_batched_tokens: Also what its own encoder cache holds, in rows.
         builtin_name: Load the connector under the built-in one's name.
+        options: More options of the command line.
     """
 
     def __init__(
@@ -172,6 +179,7 @@ class Server(Process):
         side_port: int | None = None,
         max_batched_tokens: int = 1024,
         builtin_name: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         port = free_port()
         env = dict(CPU_ENV)
@@ -180,7 +188,7 @@ class Server(Process):
         command += ["--enforce-eager", "--dtype", "float32", "--max-model-len", "512"]
         command += ["--max-num-seqs", "4", "--max-num-batched-tokens", str(max_batched_tokens)]
         # Otherwise a repeated request would need no encoding at all.
-        command += ["--no-enable-prefix-caching"]
+        command += ["--no-enable-prefix-caching", *options]
         self.trace: Path | None = None
         if role is not None:
             self.trace = folder / f"{name}.ndjson"
