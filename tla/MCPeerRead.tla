@@ -34,7 +34,8 @@ ReachLandsBeside ==
 
 \* An attempt is done whose producer is not the process that was asked first.
 ReachDoneAfterRestart ==
-    \A a \in Attempts : ~(read[a] = "done" /\ session > 1 /\ \E m \in net : m.type = "ok" /\ m.inc = 1)
+    \A a \in Attempts :
+        ~(read[a] = "done" /\ session > 1 /\ \E m \in Acks("ok") : m.inc = 1)
 
 \* A READ ended after its fence.
 ReachLateDone ==
@@ -44,10 +45,12 @@ ReachLateDone ==
 ReachPostRefused ==
     [][\A a \in Attempts : ~(read[a] = "granted" /\ read'[a] = "retryable")]_vars
 
-\* After a READ came late, the same entry is asked for again.
+\* A retryable attempt leaves its entry, blocks and all, to the next one.
 ReachRetrySameBlocks ==
     [][\A a \in Attempts, s \in Sinks :
-        ~(slot[a] = s /\ read[a] = "retryable" /\ read'[a] = "settled" /\ entry'[s] = "allocated")]_vars
+        ~(/\ slot[a] = s
+          /\ read[a] = "retryable" /\ read'[a] = "settled"
+          /\ entry'[s] = "allocated")]_vars
 
 \* A proof came after retirement.
 ReachReclaimed == [][\A b \in Blocks : retired'[b] = 0 => retired[b] = 0]_vars

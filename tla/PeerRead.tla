@@ -243,7 +243,7 @@ Retire(a) ==
     /\ EntryStep(slot[a], "retire", {})
     /\ free' = IF HeldQuarantine THEN FreeAfter(slot[a], "retire", {})
                                  ELSE free \cup {at[slot[a]]}
-    /\ retired' = IF /\ Effect(EntryFrom[entry[slot[a]]], entry[slot[a]], "retire", {}) = "retire_blocks"
+    /\ retired' = IF /\ EntryEffect(slot[a], "retire", {}) = "retire_blocks"
                      /\ HeldQuarantine
                      /\ CountRetired
                   THEN [retired EXCEPT ![at[slot[a]]] = a] ELSE retired

@@ -142,8 +142,8 @@ EntryStep(s, e, G) ==
         /\ names' = [names EXCEPT ![s] = IF to = "freed" THEN Nothing ELSE @]
         /\ at' = [at EXCEPT ![s] = IF to = "freed" THEN NoBlock ELSE @]
 
-FreeAfter(s, e, G) ==
-    IF Effect(EntryFrom[entry[s]], entry[s], e, G) = "free_blocks" THEN free \cup {at[s]} ELSE free
+EntryEffect(s, e, G) == Effect(EntryFrom[entry[s]], entry[s], e, G)
+FreeAfter(s, e, G)   == IF EntryEffect(s, e, G) = "free_blocks" THEN free \cup {at[s]} ELSE free
 
 \* The producer's entry loses one holder.
 UnpinG == IF pins = 1 THEN {"last_holder"} ELSE {}
