@@ -113,7 +113,8 @@ class ECConnector(ECConnectorBase):
 
     def __init__(self, vllm_config: Any, role: ECConnectorRole) -> None:
         super().__init__(vllm_config=vllm_config, role=role)
-        if not vllm_config.use_v2_model_runner:
+        # A vLLM that has only one runner left does not ask which.
+        if not getattr(vllm_config, "use_v2_model_runner", True):
             raise ValueError(
                 f"{type(self).__name__} requires the V2 model runner. "
                 "Set VLLM_USE_V2_MODEL_RUNNER=1."
