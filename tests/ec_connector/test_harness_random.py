@@ -26,7 +26,7 @@ from tests.harness.remote import Remote, announcement
 
 #: Names and their rows. Larger than the tier and the hosts' caches together.
 ROWS = {"a": 1, "b": 2, "c": 3, "d": 3, "e": 4, "f": 5}
-PIECES = st.lists(st.integers(1, 6) | st.sampled_from(sorted(ROWS.items())), max_size=5)
+PIECES = st.lists(st.sampled_from([*ROWS.items(), *ROWS.items(), 1, 4]), max_size=5)
 RARE = st.integers(0, 7).map(lambda n: n == 0)
 
 
@@ -40,7 +40,7 @@ class EngineMachine(RuleBasedStateMachine):
         depth=st.sampled_from([1, 2]),
         blocks=st.integers(5, 14),
         cache_rows=st.integers(5, 12),
-        tokens=st.integers(3, 24),
+        tokens=st.integers(3, 40),
     )
     def start(self, world_size: int, depth: int, blocks: int, cache_rows: int, tokens: int) -> None:
         self.engine = self.make(
@@ -61,17 +61,17 @@ class EngineMachine(RuleBasedStateMachine):
         return request(f"r{self.count}", *pieces, output_len=output_len)
 
     # -------------------------------------------------------------------- the host
-    @rule(pieces=PIECES, output_len=st.integers(1, 4))
-    def add(self, pieces: list[int | tuple[str, int]], output_len: int) -> None:
+    @rule(prompts=st.lists(PIECES, min_size=1, max_size=4), output_len=st.integers(1, 4))
+    def add(self, prompts: list[list[int | tuple[str, int]]], output_len: int) -> None:
         host = self.engine.host
-        if len(host.waiting) + len(host.running) < 6:
-            host.add(self.new_request(pieces, output_len))
+        for pieces in prompts:
+            if len(host.waiting) + len(host.running) < 6:
+                host.add(self.new_request(pieces, output_len))
 
-    @rule(preempt=RARE, which=st.integers(0, 5))
-    def schedule(self, preempt: bool, which: int) -> None:
+    @rule(which=st.integers(0, 5))
+    def preempt_in_the_middle_of_a_step(self, which: int) -> None:
         running = self.engine.host.running
-        victim = running[which % len(running)] if preempt and running else None
-        self.engine.schedule(victim)
+        self.engine.schedule(running[which % len(running)] if running else None)
 
     @rule(which=st.integers(0, 5))
     def abort(self, which: int) -> None:
@@ -94,23 +94,28 @@ class EngineMachine(RuleBasedStateMachine):
                 return
             self.engine.step()
 
-    # ------------------------------------------------------------------- the workers
-    @rule(number=st.integers(0, 1))
-    def work(self, number: int) -> None:
-        self.engine.work(number % len(self.engine.ranks))
+    # ----------------------------------------------------------------- interleavings
+    @rule(script=st.binary(min_size=4, max_size=60))
+    def move(self, script: bytes) -> None:
+        """Scheduler, ranks and devices move as the script says."""
+        engine = self.engine
+        for byte in script:
+            what, which = byte & 7, byte >> 3
+            rank = which % len(engine.ranks)
+            if what == 0:
+                engine.schedule()
+            elif what <= 2:
+                engine.work(rank)
+            elif what == 3:
+                engine.complete()
+            else:
+                engine.device(rank, which // 2)
+            engine.tier.check()
 
-    @rule(number=st.integers(0, 1), choices=st.lists(st.integers(0, 30), min_size=1, max_size=6))
-    def device(self, number: int, choices: list[int]) -> None:
-        for choice in choices:
-            self.engine.device(number % len(self.engine.ranks), choice)
-
-    @rule()
-    def complete(self) -> None:
-        self.engine.complete()
-
-    @rule()
-    def whole_step(self) -> None:
-        self.engine.step()
+    @rule(steps=st.integers(1, 5))
+    def whole_steps(self, steps: int) -> None:
+        for _ in range(steps):
+            self.engine.step()
 
     # --------------------------------------------------------------------- the oracle
     @invariant()
@@ -136,40 +141,54 @@ class ConsumerMachine(EngineMachine):
         return Engine(role="ec_consumer", p2p=Remote(), **shape)
 
     @rule(
-        pieces=PIECES,
+        prompts=st.lists(PIECES, min_size=1, max_size=4),
         output_len=st.integers(1, 3),
         has_media=st.booleans(),
-        outcome=st.sampled_from(["lands", "lands", "missing", "not_ready", "breaks", "silent"]),
-        wrong=st.sampled_from([None, None, None, "size_bytes", "shape", "peer_port"]),
+        outcomes=st.lists(
+            st.sampled_from(
+                ["lands", "lands", "lands", "missing", "not_ready", "breaks", "silent"]
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        wrong=st.sampled_from([None] * 9 + ["size_bytes", "shape", "peer_port"]),
     )
     def add_announced(
         self,
-        pieces: list[int | tuple[str, int]],
+        prompts: list[list[int | tuple[str, int]]],
         output_len: int,
         has_media: bool,
-        outcome: str,
+        outcomes: list[str],
         wrong: str | None,
     ) -> None:
         host = self.engine.host
-        if len(host.waiting) + len(host.running) >= 6:
-            return
-        params: dict[str, Any] = {}
-        for piece in pieces:
-            if not isinstance(piece, int):
-                name, rows = piece
-                change = {wrong: 7} if wrong else {}
-                params.update(announcement(name, rows, **change))
-                self.engine.p2p.outcomes[name] = outcome
-        self.count += 1
-        host.add(
-            request(
-                f"r{self.count}",
-                *pieces,
-                output_len=output_len,
-                params=params,
-                has_media=has_media,
+        named = 0
+        for pieces in prompts:
+            if len(host.waiting) + len(host.running) >= 6:
+                return
+            params: dict[str, Any] = {}
+            for piece in pieces:
+                if not isinstance(piece, int):
+                    name, rows = piece
+                    params.update(announcement(name, rows, **({wrong: 7} if wrong else {})))
+                    self.engine.p2p.outcomes[name] = outcomes[named % len(outcomes)]
+                    named += 1
+            self.count += 1
+            host.add(
+                request(
+                    f"r{self.count}",
+                    *pieces,
+                    output_len=output_len,
+                    params=params,
+                    has_media=has_media,
+                )
             )
-        )
+
+    @rule(times=st.integers(1, 4))
+    def steps_while_peers_answer(self, times: int) -> None:
+        for _ in range(times):
+            self.engine.step()
+            self.engine.p2p.play(self.engine)
 
     @rule()
     def play(self) -> None:

@@ -269,7 +269,8 @@ class Engine:
 
     def check_idle(self) -> None:
         """Engine idle: no copies, no pins, all blocks free or ready and right."""
-        assert self.leftovers() == []
+        left = self.leftovers()
+        assert not left, f"left in an idle engine: {left}"
         self.tier.check()
         for entry in self.tier.entries():
             rows = entry.nbytes // BLOCK
