@@ -58,6 +58,7 @@ async def relay(
     timeout: aiohttp.ClientTimeout,
     *,
     replaced: bool,
+    others: bool,
     on_first_byte: Callable[[], None],
 ) -> web.StreamResponse:
     """Send a request to a decoder, and its answer to the client.
@@ -71,11 +72,13 @@ async def relay(
         timeout: Connecting, and the pause between two reads.
         replaced: Whether references stand for media in the body, so that a failure
             may mean a lost encoding.
+        others: Whether another decoder may be tried when this one is unavailable.
         on_first_byte: Called just before the first byte goes to the client.
 
     Raises:
         EncodingLost: ``replaced``, and the decoder refused or failed the request.
-        BackendFailed: It could not be reached, or broke off early.
+        BackendFailed: It could not be reached, broke off early, or is unavailable
+            (503) while there are ``others``.
         BackendTimeout: It took too long.
         In all three cases nothing has been sent to the client.
     """
@@ -93,6 +96,8 @@ async def relay(
         try:
             if upstream.status >= 400 and replaced and upstream.status not in _NOT_ABOUT_MEDIA:
                 raise EncodingLost(f"HTTP {upstream.status}")
+            if upstream.status == 503 and others:
+                raise BackendFailed(f"{backend.url}: HTTP 503")
             if upstream.content_type == "text/event-stream":
                 return await _stream(request, upstream, backend, replaced, on_first_byte)
             try:

@@ -175,7 +175,7 @@ class Proxy:
     ) -> web.StreamResponse:
         tried: list[Backend] = []
         problem = "no decoder is configured"
-        for _ in range(1 + self.settings.retries):
+        for left in reversed(range(1 + self.settings.retries)):
             backend = self.decoders.pick(tried, also_down=True)
             if backend is None:
                 break
@@ -191,6 +191,7 @@ class Proxy:
                     headers,
                     self._timeout,
                     replaced=replaced,
+                    others=left > 0 and len(tried) < len(self.decoders.backends),
                     on_first_byte=first_byte,
                 )
             except BackendTimeout as exc:

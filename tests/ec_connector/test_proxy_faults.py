@@ -216,6 +216,20 @@ def test_a_connection_that_the_server_had_closed_is_no_failure(kind):
     run(scenario())
 
 
+def test_an_unavailable_decoder_is_replaced_and_the_last_ones_answer_is_the_clients():
+    async def scenario():
+        async with world(decoders=2) as w:
+            first, second = w.decoders
+            first.status = 503
+            assert (await w.post(chat(text("hi"))))[0] == 200
+            assert w.proxy.decoders.backends[0].up, "it answers"
+            second.status = 503
+            status, answer = await w.post(chat(RED))
+            assert (status, answer["error"]["code"]) == (503, 503)
+
+    run(scenario())
+
+
 def test_no_decoder_is_502_with_a_reason():
     async def scenario():
         async with world() as w:
