@@ -104,3 +104,18 @@ def test_an_encoding_lost_after_its_announcement_fails_one_request_and_not_the_e
         again = request("again", ("a", 3))
         c.run(again)  # the media put back, as an orchestrator does
         assert again.finished == "length"
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * (1 << 20), "../../etc/passwd", "a/b\0c", "é" * 512, "%s%n", " "]
+)
+def test_names_of_any_form_work_locally_and_are_announced_only_if_they_can_be_asked_for(name):
+    """A name may be a client's own `uuid`."""
+    with engine(role="ec_both", p2p=Remote()) as e:
+        r = request("r1", (name, 3))
+        e.run(r)
+        e.reset_encoder_cache()
+        (said,) = r.announced.values()
+        assert bool(said["metadata"]) == ("peer_host" in said) == (len(name) <= 512)
+        e.run(request("r2", (name, 3)))
+        assert e.encoded == [name]
