@@ -23,6 +23,7 @@ from ec_protocol import wire
 from tests.harness.content import BLOCK, ELEMENT, WIDTH, request
 from tests.harness.engine import Engine, engine
 from tests.harness.peers import RealPeers
+from tests.harness.remote import Remote, announcement
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -319,3 +320,20 @@ def test_step_5_peer_disconnect_falls_back_in_heartbeat_time():
         started = time.monotonic()
         failing(c, params)
         assert time.monotonic() - started < 8.0
+
+
+@pytest.mark.clause("EC-5.9")
+@pytest.mark.parametrize("outcome", ["not_ready", "silent", "breaks", "missing"])
+def test_step_5_no_failure_blocks_a_request_for_ever(outcome):
+    """A producer that says "not yet" for ever costs the budget of one encoding."""
+    with engine(role="ec_consumer", p2p=Remote()) as c:
+        c.p2p.outcomes["a"] = outcome
+        r = request("r", ("a", 3), params=announcement("a", 3))
+        c.host.add(r)
+        started = c.now
+        while not r.finished:
+            c.step()
+            c.p2p.play(c)
+        assert c.now - started <= c.scheduler.timing.fetch_budget_s + 2 * c.p2p.patience_s
+        assert c.encoded == ["a"]
+        c.drain()

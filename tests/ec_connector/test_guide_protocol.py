@@ -14,6 +14,9 @@ pytest.importorskip("zmq")
 
 import zmq
 
+from ec_connector import p2p
+from ec_connector.control import ControlServer
+from ec_connector.data import DataPlaneError
 from ec_protocol import wire
 from ec_protocol.timing import Timing
 from ec_protocol.wire import RETRYABLE_NACKS, XferReq, XferStatus
@@ -61,6 +64,33 @@ def test_heartbeats_2_s_interval_4_s_timeout_8_s_ttl():
         timing.heartbeat_timeout_s,
         timing.heartbeat_ttl_s,
     ) == (2.0, 4.0, 8.0)
+
+
+def test_heartbeats_are_set_on_the_sockets():
+    context = zmq.Context()
+    server = ControlServer(context, "127.0.0.1", 0, Timing())
+    try:
+        for sock in server.sockets:
+            assert sock.getsockopt(zmq.TYPE) == zmq.ROUTER
+            options = (zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT, zmq.HEARTBEAT_TTL)
+            assert [sock.getsockopt(option) for option in options] == [2000, 4000, 8000]
+    finally:
+        server.close()
+        context.destroy(linger=0)
+
+
+def test_engine_id_names_the_nixl_agents(monkeypatch):
+    names = []
+
+    def refused(agent: str, *args: object) -> None:
+        names.append(agent)
+        raise DataPlaneError("not today")
+
+    monkeypatch.setattr(p2p, "NixlServer", refused)
+    with pytest.raises(DataPlaneError), engine(role="ec_producer", p2p=RealPeers()):
+        pass
+    assert len(names) == 1
+    assert names[0].startswith("harness-")
 
 
 def test_a_router_answers_on_the_announced_address(served):
