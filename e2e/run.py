@@ -46,6 +46,7 @@ class Bench:
         self.idle_s = idle_s
         self.rows: list[Row] = []
         self._processes: list[Process] = []
+        self._seen: set[str] = set()
         self._plain: dict[str, Server] = {}
         self._oracles: dict[str, Oracle] = {}
 
@@ -62,9 +63,9 @@ class Bench:
         return proxy
 
     def plain(self, kind: str) -> Server:
-        """The plain server of a model; the same one as long as it is not killed."""
+        """The plain server of a model, the same one for all groups."""
         known = self._plain.get(kind)
-        if known is None or not known.pids:
+        if known is None:
             known = Server(f"plain-{kind}", self.folder, self.model(kind))
             self._plain[kind] = known
         return known
@@ -108,8 +109,10 @@ class Bench:
     def wait(self, *processes: Process) -> None:
         """Wait until they answer."""
         for process in processes:
-            took = process.wait_ready(self.start_timeout_s)
-            print(f"    {process.name} is up after {took:.0f} s", file=sys.stderr)
+            if process.name not in self._seen:
+                took = process.wait_ready(self.start_timeout_s)
+                print(f"    {process.name} is up after {took:.0f} s", file=sys.stderr)
+                self._seen.add(process.name)
 
 
 def run_local(bench: Bench) -> None:
@@ -235,9 +238,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--idle", type=float, default=10.0, help="seconds to watch idling")
     parser.add_argument("--start-timeout", type=float, default=420.0, help="seconds")
     options = parser.parse_args(arguments)
-    names = [name.strip() for name in options.only.split(",") if name.strip()]
-    unknown = [name for name in names if name not in GROUPS]
-    if unknown or not names:
+    asked = {name.strip() for name in options.only.split(",") if name.strip()}
+    # In this order whatever was asked: the plain server ends with its last group.
+    names = [name for name in GROUPS if name in asked]
+    if len(names) < len(asked) or not names:
         parser.error(f"--only={options.only!r}: choose from {', '.join(GROUPS)}")
 
     folder = options.keep or Path(tempfile.mkdtemp(prefix="ec-e2e-"))
