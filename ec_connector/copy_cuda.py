@@ -12,9 +12,9 @@ is submitted at once and ends with one event, which is pooled. What orders what:
 * A load into a tensor that the caller made himself waits for the compute stream first:
   the caching allocator may have handed out memory that a kernel still uses.
 
-Whoever else uses a tensor's memory is made known to the caching allocator
-(``record_stream``), and a batch keeps its tensors until its end event has been seen.
-Only then are there verdicts, and only then is the event used again.
+The second stream that uses a load's memory is made known to the caching allocator
+(``record_stream``), and a batch keeps its tensors, sources as well, until its end event
+has been seen. Only then are there verdicts, and only then is the event used again.
 
 When a submission fails half-way, what was queued is waited for and the whole batch is
 reported as failed. If even waiting fails, the CUDA context is lost: nothing proves that
@@ -40,7 +40,7 @@ from ec_connector.region import SharedRegion
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Task:
     """A checked job.
 
@@ -59,7 +59,7 @@ class _Task:
     loose: list[Piece]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Batch:
     """Copies that were submitted together, until their end has been seen."""
 
@@ -91,6 +91,7 @@ class CudaCopyEngine(CopyEngine):
         self._device: Final = torch.device("cuda", index) if isinstance(index, int) else index
         self._num_blocks: Final = region.num_blocks
         self._block_size: Final = region.block_size_bytes
+        self._base: Final = region.address
         # Keeps the mapping: closing the region too early crashes no copy under way.
         self._keep: torch.Tensor | None = region.tensor
         with torch.cuda.device(self._device):
@@ -223,9 +224,10 @@ class CudaCopyEngine(CopyEngine):
             # A wait refers to the record before it, so one event serves all gates.
             self._gate.record(torch.cuda.current_stream(self._device))
             stream.wait_event(self._gate)
-        for task in tasks:
-            if not task.own:
-                task.tensor.record_stream(stream)
+        if not save:
+            for task in tasks:
+                if not task.own:
+                    task.tensor.record_stream(stream)
         pinned = [piece for task in tasks for piece in task.pinned]
         if pinned:
             self.method.submit(pinned, save, stream)
@@ -293,16 +295,17 @@ class CudaCopyEngine(CopyEngine):
             )
 
     def _lay_out(self, job: CopyJob, tensor: torch.Tensor, own: bool) -> _Task:
-        task = _Task(job.copy_id, tensor, own, [], [])
-        at = 0
+        pinned: list[Piece] = []
+        loose: list[Piece] = []
+        base, device = self._base, tensor.data_ptr()
         for offset, nbytes in byte_spans(
             job.extents, job.nbytes, self._num_blocks, self._block_size
         ):
             for span in self.pinning.cut(offset, nbytes):
-                piece = Piece(span.offset, tensor, at, span.nbytes)
-                (task.pinned if span.pinned else task.loose).append(piece)
-                at += span.nbytes
-        return task
+                pieces = pinned if span.pinned else loose
+                pieces.append(Piece(base + span.offset, device, span.nbytes, tensor))
+                device += span.nbytes
+        return _Task(job.copy_id, tensor, own, pinned, loose)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

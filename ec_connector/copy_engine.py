@@ -149,6 +149,8 @@ def byte_spans(
         raise RegionArgumentError(
             "extents", f"{extents} do not hold {nbytes} bytes in blocks of {block_size_bytes}"
         )
+    if len(spans) == 1:
+        return spans
     ordered = sorted(spans)
     for (a, n), (b, _) in itertools.pairwise(ordered):
         if a + n > b:

@@ -18,8 +18,7 @@ import importlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 
@@ -33,21 +32,22 @@ class MethodUnavailable(Exception):
     """This method cannot be used here; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class Piece(NamedTuple):
     """One copy: bytes of the region from or to bytes of a tensor.
 
+    A tuple, since a batch makes many of them while the engine step waits.
+
     Attributes:
-        offset: Byte offset in the region.
-        tensor: Contiguous, on the device.
-        at: Byte offset in the tensor.
+        host: Address in the region.
+        device: Address in the tensor.
         nbytes: Length.
+        tensor: Contiguous, on the device.
     """
 
-    offset: int
-    tensor: torch.Tensor
-    at: int
+    host: int
+    device: int
     nbytes: int
+    tensor: torch.Tensor
 
 
 class CopyMethod(ABC):
@@ -75,14 +75,6 @@ class CopyMethod(ABC):
         Raises:
             Exception: Some may have been queued all the same.
         """
-
-    def addresses(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int], list[int]]:
-        """Addresses in the region, addresses on the device, and lengths."""
-        return (
-            [self.base + piece.offset for piece in pieces],
-            [piece.tensor.data_ptr() + piece.at for piece in pieces],
-            [piece.nbytes for piece in pieces],
-        )
 
 
 class BatchMethod(CopyMethod):
@@ -113,7 +105,7 @@ class BatchMethod(CopyMethod):
 
     def submit(self, pieces: Sequence[Piece], save: bool, stream: torch.cuda.Stream) -> None:
         """Queue the copies in one call."""
-        host, device, sizes = self.addresses(pieces)
+        host, device, sizes, _ = zip(*pieces, strict=True)
         targets, sources = (host, device) if save else (device, host)
         _result(
             self._call(
@@ -145,7 +137,7 @@ class SwapMethod(CopyMethod):
 
     def submit(self, pieces: Sequence[Piece], save: bool, stream: torch.cuda.Stream) -> None:
         """Queue the copies in one call."""
-        host, device, sizes = self.addresses(pieces)
+        host, device, sizes, _ = zip(*pieces, strict=True)
         targets, sources = (host, device) if save else (device, host)
         as_tensor = torch.tensor([sources, targets, sizes], dtype=torch.int64)
         with torch.cuda.stream(stream):
@@ -161,9 +153,11 @@ class PlainMethod(CopyMethod):
         """Queue the copies one after the other."""
         with torch.cuda.stream(stream):
             for piece in pieces:
-                host = self.region[piece.offset : piece.offset + piece.nbytes]
+                offset = piece.host - self.base
+                host = self.region[offset : offset + piece.nbytes]
                 flat = piece.tensor.reshape(-1).view(torch.uint8)
-                device = flat[piece.at : piece.at + piece.nbytes]
+                at = piece.device - flat.data_ptr()
+                device = flat[at : at + piece.nbytes]
                 target, source = (host, device) if save else (device, host)
                 target.copy_(source, non_blocking=True)
 

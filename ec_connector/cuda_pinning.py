@@ -15,10 +15,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -44,8 +44,7 @@ class Chunk:
     pinned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Bytes of the region that one copy may move: all of one chunk.
 
     Attributes:
@@ -99,14 +98,13 @@ class Pinning:
         """Bytes that are page-locked."""
         return sum(chunk.end - chunk.start for chunk in self.chunks if chunk.pinned)
 
-    def cut(self, offset: int, nbytes: int) -> Iterator[Span]:
+    def cut(self, offset: int, nbytes: int) -> list[Span]:
         """Divide bytes of the region at the chunks' borders, in order."""
-        while nbytes > 0:
-            chunk = self.chunks[offset // self._chunk_bytes]
-            part = min(nbytes, chunk.end - offset)
-            yield Span(offset, part, chunk.pinned)
-            offset += part
-            nbytes -= part
+        chunk = self.chunks[offset // self._chunk_bytes]
+        if offset + nbytes <= chunk.end:
+            return [Span(offset, nbytes, chunk.pinned)]
+        first = chunk.end - offset
+        return [Span(offset, first, chunk.pinned), *self.cut(chunk.end, nbytes - first)]
 
     def release(self) -> None:
         """Undo the registrations; nothing may be copied any more. May be called twice."""

@@ -32,7 +32,7 @@ def run(quick: bool = False) -> list[Row]:
         ("computes", "engine thread holds the GIL for 200 ms"),
     )
     for engine, case in engines:
-        with peers.producer(engine, STEP_S, count + 1, _NBYTES) as offer:
+        with peers.producer(engine, STEP_S, count + 1, _NBYTES) as (offer, _):
             ours = _ours(offer)
             theirs = _baseline(offer, asked)
         for percent in (50, 99):

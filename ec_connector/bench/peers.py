@@ -6,8 +6,9 @@ or computes in Python without ever leaving it, which holds the interpreter's loc
 producers serve beside it. Ours answers from its pump thread. The baseline is what one
 would write by hand first: the engine thread looks at its socket once per step.
 
-The process also has a plain NIXL agent over the same memory, progressed by a thread
-that does nothing else: the best case for a READ.
+Where asked for, the process also has a plain NIXL agent over the same memory. A thread
+that does nothing else progresses it without a pause while its event is set: the
+best case for a READ.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from typing import Any, Literal
 
 import zmq
@@ -49,7 +51,7 @@ class Offer:
         baseline: Port of the socket that the engine thread answers.
         names: Encodings that both serve.
         nbytes: Bytes of each.
-        agent_metadata: Of the plain agent.
+        agent_metadata: Of the plain agent; empty without one.
         places: Address of each encoding; it has one extent there.
     """
 
@@ -140,7 +142,7 @@ class Node:
                     return time.perf_counter() - began, entry.extents
                 state = consumer.fetch(name, peer, nbytes, None, "bench", self.p2p.clock())
             self.p2p.wake()
-            time.sleep(50e-6)
+            time.sleep(200e-6)  # a request asks once per step; spinning would slow the pump
         raise RuntimeError(f"fetching {name} {state}: {consumer.counters}")
 
     def close(self) -> None:
@@ -150,12 +152,21 @@ class Node:
 
 
 @contextmanager
-def producer(engine: Engine, step_s: float, count: int, nbytes: int) -> Iterator[Offer]:
-    """A producer process that offers ``count`` encodings; it ends with the block."""
+def producer(
+    engine: Engine, step_s: float, count: int, nbytes: int, plain: bool = False
+) -> Iterator[tuple[Offer, Event]]:
+    """A producer process that offers ``count`` encodings; it ends with the block.
+
+    Yields:
+        What it offers, and what makes the plain agent spin while it is set.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
+    busy = context.Event()
     process = context.Process(
-        target=_produce, args=(theirs, engine, step_s, count, nbytes), daemon=True
+        target=_produce,
+        args=(theirs, engine, step_s, count, nbytes, busy if plain else None),
+        daemon=True,
     )
     process.start()
     theirs.close()
@@ -163,7 +174,7 @@ def producer(engine: Engine, step_s: float, count: int, nbytes: int) -> Iterator
         if not ours.poll(120):
             raise RuntimeError("the producer process did not start")
         offer: Offer = ours.recv()
-        yield offer
+        yield offer, busy
     finally:
         ours.close()
         process.join(20)
@@ -184,7 +195,14 @@ def request(name: str, number: int) -> wire.XferReq:
 
 
 # ------------------------------------------------------------------- producer process
-def _produce(pipe: Connection, engine: Engine, step_s: float, count: int, nbytes: int) -> None:
+def _produce(
+    pipe: Connection,
+    engine: Engine,
+    step_s: float,
+    count: int,
+    nbytes: int,
+    plain: Event | None,
+) -> None:
     blocks = -(-nbytes // BLOCK)
     node = Node("ec_producer", count * blocks + 64)
     names = [f"encoding-{i}" for i in range(count)]
@@ -193,7 +211,7 @@ def _produce(pipe: Connection, engine: Engine, step_s: float, count: int, nbytes
     address = node.p2p.address
     if address is None:
         raise RuntimeError("the producer is not healthy")
-    with _plain_agent(node, nbytes) as metadata:
+    with _plain_agent(node, plain) as metadata:
         context: zmq.Context[Any] = zmq.Context()
         socket = context.socket(zmq.ROUTER)
         port = socket.bind_to_random_port("tcp://127.0.0.1")
@@ -255,20 +273,23 @@ def _by_hand(names: list[str], nbytes: int) -> Callable[[bytes, wire.XferReq], w
 
 
 @contextmanager
-def _plain_agent(node: Node, nbytes: int) -> Iterator[bytes]:
-    """One more agent over the same memory, progressed without a pause while it is used."""
+def _plain_agent(node: Node, busy: Event | None) -> Iterator[bytes]:
+    """One more agent over the same memory, progressed without a pause while ``busy``."""
+    if busy is None:
+        yield b""
+        return
     ready, stop = threading.Event(), threading.Event()
     made: list[bytes] = []
 
     def progress() -> None:
-        server = NixlServer(
-            f"plain-{secrets.token_hex(4)}", node.region.address, node.region.nbytes
-        )
+        name = f"plain-{secrets.token_hex(4)}"
+        server = NixlServer(name, node.region.address, node.region.nbytes)
         made.append(server.agent_metadata)
         ready.set()
-        # Spinning at all times would slow the pump that is measured beside it.
-        while not stop.wait(20e-6):
-            server.poll_notices()
+        while not stop.is_set():
+            if busy.wait(0.1):
+                for _ in range(100):
+                    server.poll_notices()
         server.close()
 
     thread = threading.Thread(target=progress, daemon=True)

@@ -7,13 +7,11 @@ host finds memory for it only then.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,9 +25,6 @@ _BLOCK: Final = 16384
 _GIB: Final = 1 << 30
 #: Smaller than the real one, so that a region of some GiB has several.
 _CHUNK: Final = 2 * _GIB
-_MADV_COLLAPSE: Final = 25
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 @dataclass(slots=True)
@@ -38,7 +33,6 @@ class _Times:
 
     create: list[float] = field(default_factory=list)
     populate: list[float] = field(default_factory=list)
-    collapse: list[float] = field(default_factory=list)
     pin: list[float] = field(default_factory=list)
 
     def rate(self, nbytes: int, *parts: list[float]) -> float:
@@ -57,15 +51,11 @@ def run(quick: bool = False) -> list[Row]:
         nbytes = min(nbytes, 256 << 20)
     if gpu:
         torch.zeros(1, device="cuda")
-    ours, single, huge = _Times(), _Times(), _Times()
-    variants: tuple[tuple[_Times, int | None, bool], ...] = (
-        (ours, None, False),
-        (single, 1, False),
-        (huge, None, True),
-    )
+    ours, single = _Times(), _Times()
+    variants: tuple[tuple[_Times, int | None], ...] = ((ours, None), (single, 1))
     for number in range(2 if quick else 4):
-        for times, threads, collapse in variants:
-            _start(nbytes, times if number else _Times(), threads, collapse, gpu)
+        for times, threads in variants:
+            _start(nbytes, times if number else _Times(), threads, gpu)
     size = f"{nbytes / _GIB:.1f} GiB"
     rows = [
         Row(
@@ -76,7 +66,7 @@ def run(quick: bool = False) -> list[Row]:
             "GiB/s",
         )
     ]
-    parts = [[t.create, t.populate, t.collapse, t.pin] for t, _, _ in variants]
+    parts = [[t.create, t.populate, t.pin] for t, _ in variants]
     rows.append(
         Row(
             "startup",
@@ -96,20 +86,10 @@ def run(quick: bool = False) -> list[Row]:
                 "GiB/s",
             )
         )
-    if any(huge.collapse):
-        rows += [
-            Row(
-                "startup",
-                f"whole start of {size}, beside one with its pages made huge",
-                ours.rate(nbytes, *parts[0]),
-                huge.rate(nbytes, *parts[2]),
-                "GiB/s",
-            )
-        ]
     return rows
 
 
-def _start(nbytes: int, times: _Times, threads: int | None, collapse: bool, gpu: bool) -> None:
+def _start(nbytes: int, times: _Times, threads: int | None, gpu: bool) -> None:
     """One region, from nothing to page-locked and away again."""
     began = time.perf_counter()
     region = SharedRegion.open(
@@ -127,7 +107,6 @@ def _start(nbytes: int, times: _Times, threads: int | None, collapse: bool, gpu:
         times.populate.append(
             _seconds(lambda: populate(address, region.buffer, write=True, threads=threads))
         )
-        times.collapse.append(_collapse(address, nbytes) if collapse else 0.0)
         times.pin.append(_pin(address, nbytes, _CHUNK if threads is None else nbytes) * gpu)
     finally:
         region.close(unlink=True)
@@ -144,20 +123,6 @@ def _pin(address: int, nbytes: int, chunk: int) -> float:
         raise RuntimeError(f"{nbytes - pinning.pinned_bytes} bytes were not page-locked")
     pinning.release()
     return seconds
-
-
-def _collapse(address: int, nbytes: int) -> float:
-    """Seconds to put the pages together to huge ones; 0 where the kernel cannot."""
-    step = 64 << 20
-
-    def call(start: int) -> int:
-        return int(_libc.madvise(address + start, min(step, nbytes - start), _MADV_COLLAPSE))
-
-    with ThreadPoolExecutor(8) as pool:
-        began = time.perf_counter()
-        codes = list(pool.map(call, range(0, nbytes, step)))
-        seconds = time.perf_counter() - began
-    return 0.0 if any(codes) else seconds
 
 
 def _seconds(call: Callable[[], object]) -> float:
