@@ -123,3 +123,26 @@ def events_until(reader: NixlReader, count: int = 1) -> list[ReadEvent]:
 def poll_for(reader: NixlReader, rounds: int = 2000) -> list[ReadEvent]:
     """Poll a number of times: long enough for anything that is going to move."""
     return [event for _ in range(rounds) for event in reader.poll()]
+
+
+def prepare(reader: NixlReader, attempt: int, producer: Producer, nbytes: int = 4096) -> None:
+    reader.prepare(
+        attempt,
+        producer.metadata,
+        [(0, nbytes)],
+        [(producer.address, nbytes)],
+        0,
+        f"s.{attempt}:h".encode(),
+    )
+
+
+def read(reader: NixlReader, attempt: int, producer: Producer, nbytes: int = 4096) -> None:
+    prepare(reader, attempt, producer, nbytes)
+    reader.post(attempt)
+
+
+def connected(reader: NixlReader, producer: Producer) -> None:
+    """A READ that completes, so that later ones do not wait for a connection."""
+    read(reader, 0, producer)
+    assert events_until(reader)[0].outcome == "done"
+    reader.release(0)
