@@ -25,7 +25,8 @@ def picture(index: int) -> Picture:
 
 
 def regions() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("vllm_ec_demo-*")}
+    """This process's own: other demos may be running."""
+    return {path.name for path in Path("/dev/shm").glob(f"vllm_ec_demo-{os.getpid()}-*")}
 
 
 def test_all_three_runs_move_the_right_bytes_and_leave_nothing() -> None:
