@@ -36,6 +36,11 @@ from e2e.server import CPU_ENV, Process, Proxy, Server, ServerError, free_port
 PICTURE_BYTES: Final = 64 * 128 * 4
 ROOMY: Final = 64 * PICTURE_BYTES
 
+#: The first READ between two instances sets up their connection, which takes seconds
+#: of processor time; on a busy host the answers behind it would come too late. Longer
+#: than a heartbeat, so that a producer that hangs is noticed by that.
+PEER_TO_PEER: Final = {"ec_enable_nixl": True, "consumer_ack_timeout_s": 6}
+
 
 class Bench:
     """Folder, models and options of one run, and the rows so far."""
@@ -153,7 +158,7 @@ def run_tensor_parallel(bench: Bench) -> None:
 
 def run_p2p(bench: Bench) -> None:
     """(b) pulls, (d) kill -9, (e) restart, (f) stop."""
-    model, extra = bench.model("qwen2vl"), {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True}
+    model, extra = bench.model("qwen2vl"), {"ec_cpu_bytes": ROOMY, **PEER_TO_PEER}
     port = free_port()
     plain = bench.plain("qwen2vl")
     first = bench.server("producer", model, role="ec_producer", extra=extra, side_port=port)
@@ -184,7 +189,7 @@ def run_p2p(bench: Bench) -> None:
 
 def run_deepstack(bench: Bench) -> None:
     """(c) Qwen3-VL: rows of 384 in a model with a text width of 128."""
-    model, extra = bench.model("qwen3vl"), {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True}
+    model, extra = bench.model("qwen3vl"), {"ec_cpu_bytes": ROOMY, **PEER_TO_PEER}
     plain = bench.plain("qwen3vl")
     producer = bench.server(
         "producer-q3", model, role="ec_producer", extra=extra, side_port=free_port()
