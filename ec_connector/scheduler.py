@@ -231,7 +231,8 @@ class ECScheduler:
         if self.loads:
             self._items_of_host(request).add(item.mm_hash)
         with self.lock:
-            if item.mm_hash in self._promised:
+            # The promise may have been another request's, which means something else.
+            if item.mm_hash in self._promised and not self._misfit(item):
                 if item.mm_hash not in self._planned_loads:
                     self._planned_loads.add(item.mm_hash)
                     self._planned.append(self.copies.plan_load(item.mm_hash))

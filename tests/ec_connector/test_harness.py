@@ -381,3 +381,22 @@ def test_what_the_host_keeps_for_a_running_request_is_not_fetched_again():
         e.drain()
         assert (slow.finished, other.finished) == ("length", "length")
         assert e.p2p.asked == ["a", "b"]
+
+
+def test_a_promise_to_one_request_is_not_used_for_another_of_the_same_name():
+    """The first is preempted after it was promised; the second means something else."""
+    with engine(tokens=8, encoder_rows=8) as e:
+        e.run(request("r1", ("a", 3)))
+        e.reset_encoder_cache()
+        first = request("r2", 8, ("a", 3))
+        e.host.add(first)
+        e.step()
+        second = request("r3", ("a", 5))
+        e.host.add(second)
+        e.step(preempt=first)
+        assert first.num_preemptions == 1
+        e.drain()
+        assert e.scheduler.counters["hits"] == 0
+        assert e.encoded == ["a", "a"]
+        assert first.finished == "failed", "the host has the other under that name"
+        assert second.finished == "length"

@@ -199,6 +199,33 @@ class ConsumerMachine(EngineMachine):
         self.engine.now += seconds
 
 
+class ClashMachine(ConsumerMachine):
+    """Clients that name their media themselves, and give two things one name.
+
+    A request that does not fit what the host has under a name fails alone; one that
+    does not fit what the tier has is encoded. Nobody sees anybody else's picture.
+    """
+
+    def make(self, **shape: Any) -> Engine:
+        return Engine(role="ec_both", p2p=Remote(), **shape)
+
+    @rule(
+        pieces=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size=3),
+        announced=st.booleans(),
+        has_media=st.booleans(),
+    )
+    def add_clashing(self, pieces: list[tuple[str, int]], announced: bool, has_media: bool) -> None:
+        if len(self.engine.host.waiting) + len(self.engine.host.running) >= 6:
+            return
+        params: dict[str, Any] = {}
+        for name, rows in pieces if announced else ():
+            params.update(announcement(name, rows))
+        self.count += 1
+        self.engine.host.add(
+            request(f"r{self.count}", *pieces, params=params, has_media=has_media or not announced)
+        )
+
+
 class ProducerMachine(EngineMachine):
     """A producer with peers: what it announces is held for a while."""
 
@@ -224,5 +251,7 @@ TestEngine = EngineMachine.TestCase
 TestEngine.settings = SETTINGS
 TestConsumer = ConsumerMachine.TestCase
 TestConsumer.settings = SETTINGS
+TestClash = ClashMachine.TestCase
+TestClash.settings = SETTINGS
 TestProducer = ProducerMachine.TestCase
 TestProducer.settings = SETTINGS

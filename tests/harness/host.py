@@ -33,6 +33,7 @@ class EncoderCache:
     def reset(self) -> None:
         self.free = self.freeable = self.size
         self.users: dict[str, set[str]] = {}
+        self.rows: dict[str, int] = {}
         self.unused: OrderedDict[str, int] = OrderedDict()
         self.evicted: list[str] = []
 
@@ -54,7 +55,7 @@ class EncoderCache:
             return False
         while rows > self.free:
             mm_hash, size = self.unused.popitem(last=False)
-            del self.users[mm_hash]
+            del self.users[mm_hash], self.rows[mm_hash]
             self.evicted.append(mm_hash)
             self.free += size
         return True
@@ -63,6 +64,7 @@ class EncoderCache:
         item = request.items[index]
         assert item.mm_hash not in self.users
         self.users[item.mm_hash] = {request.request_id}
+        self.rows[item.mm_hash] = item.shape[0]
         request.cached.add(index)
         self.free -= item.shape[0]
         self.freeable -= item.shape[0]
@@ -123,6 +125,7 @@ class Host:
         self.running: list[Request] = []
         self.finished: list[Request] = []
         self.failed: list[Request] = []
+        self.mismatched: set[str] = set()
         self.to_announce = 0
         self.steps = 0
 
@@ -240,7 +243,7 @@ class Host:
         encode: list[int] = []
         load: list[int] = []
         again: list[int] = []
-        names: set[str] = set()
+        names: dict[str, int] = {}
         wanted = 0
         begin = request.num_computed
         for index, (item, start) in enumerate(zip(request.items, request.starts, strict=True)):
@@ -248,16 +251,21 @@ class Host:
                 break
             if item.end <= begin:
                 continue
+            size = item.shape[0]
+            known = names.get(item.mm_hash, self.cache.rows.get(item.mm_hash, size))
+            if known != size and index not in request.cached:
+                # One name for two things: names may be the clients' own.
+                self.mismatched.add(request.request_id)
+                return [], [], [], 0, rows
             if item.mm_hash in names:
                 again.append(index)
                 continue
             if index in request.cached or self.cache.reuse(request, index):
                 continue
-            size = item.shape[0]
             if size > rows or not self.cache.make_room(size + wanted):
                 count = max(0, start - begin)
                 break
-            names.add(item.mm_hash)
+            names[item.mm_hash] = size
             wanted += size
             if self.delegate.has_cache_item(item.mm_hash):
                 load.append(index)
@@ -281,7 +289,9 @@ class Host:
                     self.delegate.update_state_after_free(request, index)
             if request.num_output >= request.output_len:
                 self._finish(request, "length")
-        for request_id in self.delegate.take_unavailable_requests():
+        failing = self.delegate.take_unavailable_requests() | self.mismatched
+        self.mismatched.clear()
+        for request_id in failing:
             for request in self.waiting + self.running:
                 if request.request_id == request_id:
                     self._finish(request, "failed")
