@@ -258,6 +258,13 @@ async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncI
         )
 
 
+async def stream(w: World, body: dict[str, Any]) -> tuple[int, bytes]:
+    """Ask for a stream, and take all of it."""
+    data = json.dumps({**body, "stream": True}).encode()
+    async with w.client.post(f"{w.url}/v1/chat/completions", data=data) as r:
+        return r.status, await r.read()
+
+
 def run(scenario: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
     """Run one scenario; it may not take longer than ``timeout_s``."""
     asyncio.run(asyncio.wait_for(scenario, timeout_s))
