@@ -99,6 +99,14 @@ class CopyEngine(ABC):
     def poll(self) -> list[Verdict]:
         """Verdicts since the last call; never waits."""
 
+    def settle(self, timeout_s: float) -> None:  # noqa: B027 - an engine may have no use for it
+        """Wait for saves that are about to end, at most ``timeout_s`` seconds.
+
+        Their verdicts then leave with this step's output. Later ones have to wait for
+        the end of the next step, however long its model runs, and until then nobody
+        is served. An engine whose saves run behind the model does not wait at all.
+        """
+
     @property
     @abstractmethod
     def pending(self) -> int:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EncoderCache = MutableMapping[str, torch.Tensor]
+
+#: How long the end of a step that saves may be held up, so that the saves can be
+#: reported with it. An encoder's step takes many times that.
+SETTLE_S: Final = 0.005
 
 
 class ECWorker:
@@ -80,6 +84,7 @@ class ECWorker:
         self._planned: dict[str, SaveOp] = {}
         self._batch: list[CopyJob] = []
         self._reports: list[CopyReport] = []
+        self._settling = False
 
     # ------------------------------------------------------------------- step hooks
     def start_save_caches(self, metadata: StepMetadata) -> None:
@@ -160,6 +165,9 @@ class ECWorker:
 
     def build_connector_worker_meta(self) -> WorkerReport | None:
         """What has ended since the last call, or None if nothing has."""
+        if self._settling:
+            self._settling = False
+            self.engine.settle(SETTLE_S)
         for verdict in self.engine.poll():
             self._report(verdict.copy_id, verdict.ok)
         if not self._reports:
@@ -190,6 +198,7 @@ class ECWorker:
             self._report(op.copy_id, False)
         if batch:
             self.engine.submit_saves(batch)
+            self._settling = True
 
     def _make_tensor(self, op: LoadOp) -> torch.Tensor | None:
         """The tensor that a load fills; None, and a report, if it cannot be made."""
