@@ -273,9 +273,9 @@ class CudaCopyEngine(CopyEngine):
             if self._closed or self._lost:
                 raise RuntimeError("the engine was shut down, or its device is lost")
             own = not save and self._made.pop(id(job.tensor), None) is job.tensor
-            tensor = job.tensor.detach()
-            if save:
-                tensor = tensor.contiguous()  # on the compute stream, so before the gate
+            tensor = job.tensor
+            if save and not tensor.is_contiguous():
+                tensor = tensor.detach().contiguous()  # on the compute stream: before the gate
             self._check(job, tensor)
             return self._lay_out(job, tensor, own)
         except Exception:

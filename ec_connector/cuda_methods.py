@@ -155,7 +155,7 @@ class PlainMethod(CopyMethod):
             for piece in pieces:
                 offset = piece.host - self.base
                 host = self.region[offset : offset + piece.nbytes]
-                flat = piece.tensor.reshape(-1).view(torch.uint8)
+                flat = piece.tensor.detach().reshape(-1).view(torch.uint8)
                 at = piece.device - flat.data_ptr()
                 device = flat[at : at + piece.nbytes]
                 target, source = (host, device) if save else (device, host)

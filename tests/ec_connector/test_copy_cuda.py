@@ -1,100 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA copy engine: bit-exact beside running kernels, and honest when it fails.
+"""The CUDA copy engine: bit-exact beside running kernels and the caching allocator.
 
 `bench/gpu.sh` runs these on a machine with a GPU; elsewhere they are skipped.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from ec_connector import cuda_pinning
 from ec_connector.copy_cuda import CudaCopyEngine
-from ec_connector.copy_engine import CopyEngine, CopyJob
-from ec_connector.cuda_methods import METHODS, CopyMethod, MethodUnavailable, Piece, choose_method
+from ec_connector.copy_engine import CopyJob
+from ec_connector.cuda_methods import METHODS, MethodUnavailable, choose_method
 from ec_connector.region import SharedRegion
 from ec_protocol.extents import ExtentAllocator, Extents
+from tests.ec_connector.cuda_kit import (
+    BLOCK,
+    BLOCKS,
+    FILL,
+    NEEDS_CUDA,
+    bits,
+    busy,
+    drain,
+    gather,
+    lay_out,
+    open_engine,
+    open_region,
+    put,
+    random_bits,
+)
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
-BLOCKS, BLOCK = 512, 8192
-FILL = 0xA5
-#: Long enough that whatever is not ordered behind it runs before it.
-SLEEP_CYCLES = 100_000_000
-CHILD = Path(__file__).with_name("cuda_child.py")
+pytestmark = NEEDS_CUDA
 
 
 @pytest.fixture
 def region() -> Iterator[SharedRegion]:
-    folder = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    with SharedRegion.open("t", 0, BLOCKS, BLOCK, directory=str(folder), guard=False) as opened:
-        opened.tensor.fill_(FILL)
+    with open_region() as opened:
         yield opened
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
 def engine(region: SharedRegion) -> Iterator[CudaCopyEngine]:
-    made = CudaCopyEngine(region)
-    yield made
-    made.shutdown()
-    torch.cuda.synchronize()
-    assert cuda_pinning.clear_error() == 0
-
-
-def drain(engine: CopyEngine, timeout_s: float = 30.0) -> dict[int, bool]:
-    """Every verdict owed; each must come once."""
-    deadline = time.monotonic() + timeout_s
-    verdicts: dict[int, bool] = {}
-    while engine.pending:
-        assert time.monotonic() < deadline
-        for verdict in engine.poll():
-            assert verdict.copy_id not in verdicts
-            verdicts[verdict.copy_id] = verdict.ok
-    return verdicts
-
-
-def random_bits(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """Random *bits* in host memory: NaNs of all kinds included."""
-    generator = torch.Generator().manual_seed(seed)
-    size = torch.empty(tuple(shape), dtype=dtype).nbytes
-    raw = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
-    return raw.view(dtype).reshape(tuple(shape))
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return bytes(flat.numpy().tobytes())
-
-
-def gather(region: SharedRegion, extents: Extents, nbytes: int) -> bytes:
-    return b"".join(bytes(region.view(extent)) for extent in extents)[:nbytes]
-
-
-def put(region: SharedRegion, extents: Extents, data: bytes) -> None:
-    for extent in extents:
-        view = region.view(extent)
-        part, data = data[: len(view)], data[len(view) :]
-        view[: len(part)] = part
-
-
-def busy() -> None:
-    """Keep the compute stream occupied for a while."""
-    torch.cuda._sleep(SLEEP_CYCLES)
+    with open_engine(region) as made:
+        yield made
 
 
 def available(name: str) -> bool:
@@ -115,18 +66,6 @@ DTYPES = [
 ]
 SHAPES = [(1, 1), (3, 17), (64, 3584), (255, 4096), (7, 5, 640), (1, 1280)]
 LAYOUTS = ["one extent", "two extents", "scattered blocks"]
-
-
-def lay_out(layout: str, nbytes: int, seed: int = 3) -> Extents:
-    """Extents of a given kind that hold so many bytes."""
-    count = -(-nbytes // BLOCK)
-    if layout == "one extent" or count == 1:
-        return ((BLOCKS - count, count),)
-    if layout == "two extents":
-        first = count // 2
-        return ((BLOCKS - first, first), (1, count - first))
-    blocks = random.Random(seed).sample(range(BLOCKS), count)
-    return tuple((block, 1) for block in blocks)
 
 
 # ------------------------------------------------------------------------ bit-exactness
@@ -346,168 +285,3 @@ def test_contiguous_copies_launch_no_kernel(region: SharedRegion, engine: CudaCo
         torch.cuda.synchronize()
     on_device = [e.name for e in profile.events() if e.device_type.name == "CUDA"]
     assert [name for name in on_device if "memcpy" not in name.lower()] == []
-
-
-# ------------------------------------------------------------------------ when it fails
-class HalfMethod(CopyMethod):
-    """Queues half of a batch and fails."""
-
-    name = "half"
-
-    def __init__(self, inner: CopyMethod) -> None:
-        super().__init__(inner.region)
-        self.inner = inner
-
-    def submit(self, pieces: Sequence[Piece], save: bool, stream: torch.cuda.Stream) -> None:
-        self.inner.submit(pieces[: len(pieces) // 2], save, stream)
-        raise RuntimeError("half of it was queued")
-
-
-def test_a_submission_that_fails_half_way_leaves_nothing_in_flight(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
-    good, source = engine.method, random_bits((64, BLOCK), torch.uint8).cuda()
-    engine.method = HalfMethod(good)
-    busy()
-    engine.submit_saves(
-        [CopyJob(i, source[16 * i : 16 * i + 16], ((16 * i, 16),), 16 * BLOCK) for i in range(4)]
-    )
-    assert {v.copy_id: v.ok for v in engine.poll()} == dict.fromkeys(range(4), False)
-    region.tensor.fill_(FILL)  # somebody else's bytes now
-    torch.cuda.synchronize()
-    assert int((region.tensor != FILL).sum()) == 0
-
-    target = engine.empty((64, BLOCK), torch.uint8)
-    engine.submit_loads([CopyJob(9, target, ((0, 32), (40, 32)), target.nbytes)])
-    assert engine.order_loads() == {9}
-    assert drain(engine) == {9: False}
-
-    engine.method = good
-    engine.submit_saves([CopyJob(10, source, ((0, 64),), source.nbytes)])
-    assert drain(engine) == {10: True}
-    assert gather(region, ((0, 64),), source.nbytes) == bits(source)
-
-
-def test_jobs_that_make_no_sense_get_a_verdict_and_the_others_run(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
-    source = random_bits((2, BLOCK), torch.uint8).cuda()
-    jobs = [
-        CopyJob(1, source, ((0, 1),), source.nbytes),  # too few blocks
-        CopyJob(2, source, ((BLOCKS - 1, 2),), source.nbytes),  # outside
-        CopyJob(3, source.cpu(), ((0, 2),), source.nbytes),  # not on the device
-        CopyJob(4, source, ((0, 3),), 3 * BLOCK),  # not its size
-        CopyJob(5, source, ((20, 2),), source.nbytes),
-    ]
-    engine.submit_saves(jobs)
-    assert drain(engine) == {1: False, 2: False, 3: False, 4: False, 5: True}
-    engine.submit_loads(
-        [
-            CopyJob(6, source.t(), ((20, 2),), source.nbytes),
-            CopyJob(7, engine.empty((2, BLOCK), torch.uint8), ((20, 2),), source.nbytes),
-        ]
-    )
-    assert engine.order_loads() == {6}
-    assert drain(engine) == {6: False, 7: True}
-
-
-def test_shutdown_waits_and_what_comes_later_fails(region: SharedRegion) -> None:
-    engine = CudaCopyEngine(region)
-    source = random_bits((16, BLOCK), torch.uint8).cuda()
-    busy()
-    engine.submit_saves([CopyJob(1, source, ((0, 16),), source.nbytes)])
-    engine.shutdown()
-    assert gather(region, ((0, 16),), source.nbytes) == bits(source)
-    engine.submit_saves([CopyJob(2, source, ((0, 16),), source.nbytes)])
-    assert drain(engine) == {1: True, 2: False}
-    engine.shutdown()
-    assert cuda_pinning.clear_error() == 0
-
-
-# ------------------------------------------------------------------------ page-locking
-@pytest.mark.parametrize("refused", [(), (1,), (0, 1, 2, 3)])
-def test_chunks_that_cannot_be_locked_are_copied_all_the_same(
-    region: SharedRegion, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...]
-) -> None:
-    chunk = region.nbytes // 4
-    real = torch.cuda.cudart()
-
-    class Runtime:
-        """CUDA's runtime, which refuses some chunks, and leaves its error pending."""
-
-        def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> object:
-            number = (address - region.address) // chunk
-            bad = 0xFFFF if number in refused else flags
-            return real.cudaHostRegister(address, nbytes, bad)
-
-        def cudaHostUnregister(self, address: int) -> object:
-            return real.cudaHostUnregister(address)
-
-    monkeypatch.setattr(cuda_pinning, "_cudart", Runtime)
-    engine = CudaCopyEngine(region, chunk_bytes=chunk)
-    assert [c.pinned for c in engine.pinning.chunks] == [i not in refused for i in range(4)]
-    assert cuda_pinning.clear_error() == 0
-    torch.zeros(8, device="cuda").add_(1)  # would report an error that is still pending
-    host = random_bits((BLOCKS - 1, BLOCK), torch.uint8)
-    extents: Extents = ((BLOCKS // 2 - 5, 200), (0, BLOCKS // 2 - 5), (BLOCKS // 2 + 195, 61))
-    engine.submit_saves([CopyJob(1, host.cuda(), extents, host.nbytes)])
-    assert drain(engine) == {1: True}
-    assert gather(region, extents, host.nbytes) == bits(host)
-    target = engine.empty(host.shape, host.dtype)
-    engine.submit_loads([CopyJob(2, target, extents, host.nbytes)])
-    assert engine.order_loads() == set()
-    assert bits(target) == bits(host)
-    assert drain(engine) == {2: True}
-    engine.shutdown()
-
-
-def test_memory_that_is_locked_already_is_refused_without_a_trace(region: SharedRegion) -> None:
-    assert cuda_pinning.register(region.address, region.nbytes)
-    second = CudaCopyEngine(region)
-    assert second.pinning.pinned_bytes == 0
-    assert cuda_pinning.clear_error() == 0
-    second.shutdown()
-    assert int(torch.cuda.cudart().cudaHostUnregister(region.address)) == 0
-
-
-def test_an_unpinned_region_can_be_pinned_again(region: SharedRegion) -> None:
-    for _ in range(3):
-        engine = CudaCopyEngine(region)
-        assert engine.pinning.pinned_bytes == region.nbytes
-        engine.shutdown()
-
-
-# ------------------------------------------------------------------------ two processes
-def test_two_processes_share_a_region_on_one_gpu(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
-    """Each saves half of the encodings while the other loads what it has been told of."""
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(Path(region.path).parent), str(BLOCKS), str(BLOCK)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    try:
-        assert child.stdout.readline() == "ready\n"
-        for number in range(20):
-            mine, theirs = ((4 * number, 4),), ((256 + 4 * number, 4),)
-            source = random_bits((4, BLOCK), torch.uint8, number).cuda()
-            engine.submit_saves([CopyJob(number, source, mine, source.nbytes)])
-            assert drain(engine) == {number: True}
-            child.stdin.write(f"{number} {mine[0][0]} {theirs[0][0]}\n")
-            child.stdin.flush()
-            assert child.stdout.readline() == f"{number} ok\n"
-            target = engine.empty((4, BLOCK), torch.uint8)
-            engine.submit_loads([CopyJob(number, target, theirs, target.nbytes)])
-            assert engine.order_loads() == set()
-            assert bits(target) == bits(random_bits((4, BLOCK), torch.uint8, 1000 + number))
-            drain(engine)
-        child.stdin.close()
-        assert child.wait(30) == 0
-    finally:
-        child.kill()
-        child.wait()
