@@ -39,7 +39,7 @@ ROOMY: Final = 64 * PICTURE_BYTES
 #: The first READ between two instances sets up their connection, which takes seconds
 #: of processor time; on a busy host the answers behind it would come too late. Longer
 #: than a heartbeat, so that a producer that hangs is noticed by that.
-PEER_TO_PEER: Final = {"ec_enable_nixl": True, "consumer_ack_timeout_s": 6}
+PEER_TO_PEER: Final = {"ec_enable_nixl": True, "consumer_ack_timeout_s": 5}
 
 
 class Bench:
