@@ -24,6 +24,7 @@ from collections.abc import Callable
 from ec_connector.data.base import DataPlaneReader, DataPlaneServer
 from ec_connector.pump_io import PumpError, PumpIO
 from ec_connector.pump_stats import PumpStats
+from ec_connector.switching import prompt_switching
 from ec_protocol.consumer import ConsumerReads
 from ec_protocol.holds import HoldTable
 from ec_protocol.producer import ProducerGrants
@@ -104,7 +105,9 @@ class Pump:
         if self._thread is not None:
             raise PumpError("the pump was started already")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._main, name="ec-pump", daemon=True)
+        self._thread = threading.Thread(
+            target=prompt_switching()(self._main), name="ec-pump", daemon=True
+        )
         self._thread.start()
         self._started.wait()
         if self._start_error is not None:

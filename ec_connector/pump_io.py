@@ -399,6 +399,8 @@ class PumpIO:
         now = self._clock()
         if self._transferring(now):
             self._busy_since = now if self._busy_since is None or worked else self._busy_since
+            if worked:
+                return  # a READ that was just posted may be over: some copy at once
             slow = now - self._busy_since > _SLOW_AFTER_S
             time.sleep(_SLOW_PAUSE_S if slow else _BUSY_PAUSE_S)
             return

@@ -76,7 +76,7 @@ def built_in() -> Callable[[int], _Player] | None:
             "vllm.distributed.ec_transfer.ec_connector.cpu.scheduler.embedding_cache"
         )
         kind = module.EmbeddingCache
-    except (ImportError, AttributeError):
+    except Exception:  # not installed, or not usable on this machine
         return None
 
     def make(num_blocks: int) -> _Player:
