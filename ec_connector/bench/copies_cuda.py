@@ -20,9 +20,11 @@ from ec_connector.cuda_methods import METHODS, MethodUnavailable, Piece, choose_
 from ec_connector.region import SharedRegion
 from ec_protocol.extents import Extents
 
-_REGION: Final = 8 << 30
+#: The smaller one holds few encodings at a time and is churned harder.
+_REGIONS: Final = (8 << 30, 2 << 30)
 _PER_BATCH: Final = 4
 _MATRIX: Final = 8192
+_PRODUCTS: Final = 4
 #: About 1 ms: longer than submitting takes.
 _AHEAD_CYCLES: Final = 2_000_000
 
@@ -38,21 +40,23 @@ class _Samples:
 
 def run(quick: bool = False) -> list[Row]:
     """Rates after churn, time to submit, and what a model beside the copies notices."""
-    encodings = churned(_REGION, 2000 if quick else 8000)
-    groups = batches(encodings, _PER_BATCH, 20 if quick else 60)
     rows: list[Row] = []
-    with bench_region(_REGION) as region:
-        noise = torch.randint(0, 256, (region.nbytes,), dtype=torch.uint8, device="cuda")
-        region.tensor.copy_(noise)
-        del noise
-        engine = CudaCopyEngine(region)
-        try:
-            for save in (False, True):
-                rows += _after_churn(region, engine, groups, save)
-            rows += _methods(region, engine, groups)
-            rows += _beside_a_model(region, engine, groups, 20 if quick else 60)
-        finally:
-            engine.shutdown()
+    for size in _REGIONS:
+        encodings = churned(size, 2000 if quick else 8000)
+        groups = batches(encodings, _PER_BATCH, 20 if quick else 60)
+        with bench_region(size) as region:
+            noise = torch.randint(0, 256, (region.nbytes,), dtype=torch.uint8, device="cuda")
+            region.tensor.copy_(noise)
+            del noise
+            engine = CudaCopyEngine(region)
+            try:
+                for save in (False, True):
+                    rows += _after_churn(region, engine, groups, save)
+                if size == max(_REGIONS):
+                    rows += _methods(region, engine, groups)
+                    rows += _beside_a_model(region, engine, groups, 20 if quick else 60)
+            finally:
+                engine.shutdown()
     return rows
 
 
@@ -94,35 +98,35 @@ def _after_churn(
                 samples.submit.append(host)
         engine.order_loads()
         finish(engine)
-    kind = "save" if save else "load"
+    kind = f"{'save' if save else 'load'}, {region.nbytes >> 30} GiB after churn"
     extents = _mean(len(e.ours) for group in groups for e in group)
     lifo = _mean(len(e.runs) for group in groups for e in group)
     mine = _rate(total, ours.device)
     return [
         Row(
             "copy",
-            f"{kind} after churn ({extents:.2f} extents per entry), beside one big copy",
+            f"{kind} ({extents:.2f} extents per entry), beside one big copy",
             mine,
             _rate(total, big.device),
             "GB/s",
         ),
         Row(
             "copy",
-            f"{kind} after churn, beside runs of a LIFO free list ({lifo:.1f} per entry)",
+            f"{kind}, beside runs of a LIFO free list ({lifo:.1f} per entry)",
             mine,
             _rate(total, runs.device),
             "GB/s",
         ),
         Row(
             "copy",
-            f"{kind} after churn from call to end on an idle device, beside one big copy",
+            f"{kind}, from call to end on an idle device, beside one big copy",
             _rate(total, ours.latency),
             _rate(total, big.latency),
             "GB/s",
         ),
         Row(
             "copy",
-            f"{kind}: submitting a batch of {_PER_BATCH}, beside the bare call for the runs",
+            f"{kind}, submitting a batch of {_PER_BATCH}, beside the bare call for the runs",
             statistics.median(ours.submit) * 1e6,
             statistics.median(runs.submit) * 1e6,
             "us",
@@ -168,7 +172,7 @@ def _methods(
 def _beside_a_model(
     region: SharedRegion, engine: CudaCopyEngine, groups: list[list[Encoding]], reps: int
 ) -> list[Row]:
-    """A bf16 matrix product, with copies running from before it until after it."""
+    """Matrix products in bf16, with copies running from before them until after them."""
     left = torch.randn((_MATRIX, _MATRIX), device="cuda", dtype=torch.bfloat16)
     right = torch.randn((_MATRIX, _MATRIX), device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(left)
@@ -176,7 +180,7 @@ def _beside_a_model(
     size = 0
     chosen: list[Encoding] = []
     for encoding in group:  # enough to outlast the product
-        if size < 512 << 20:
+        if size < 1 << 30:
             chosen.append(encoding)
             size += encoding.nbytes
     flat = torch.empty(size, dtype=torch.uint8, device="cuda")
@@ -198,14 +202,16 @@ def _beside_a_model(
                 if copying:
                     method.submit(pieces, save, stream)
                 start, end = _timer(), _timer()
+                torch.mm(left, right, out=out)  # wakes the device up
                 start.record(compute)
-                torch.mm(left, right, out=out)
+                for _ in range(_PRODUCTS):
+                    torch.mm(left, right, out=out)
                 end.record(compute)
                 end.synchronize()
                 if rep >= 10:
                     outlasted = not copying or not stream.query()
                     if outlasted:
-                        (beside if copying else alone).append(start.elapsed_time(end))
+                        (beside if copying else alone).append(start.elapsed_time(end) / _PRODUCTS)
                 torch.cuda.synchronize()
             if beside:
                 rows.append(
