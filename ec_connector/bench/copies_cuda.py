@@ -126,6 +126,13 @@ def _after_churn(
         ),
         Row(
             "copy",
+            f"{kind}, from call to end on an idle device, beside runs of a LIFO free list",
+            _rate(total, ours.latency),
+            _rate(total, runs.latency),
+            "GB/s",
+        ),
+        Row(
+            "copy",
             f"{kind}, submitting a batch of {_PER_BATCH}, beside the bare call for the runs",
             statistics.median(ours.submit) * 1e6,
             statistics.median(runs.submit) * 1e6,
