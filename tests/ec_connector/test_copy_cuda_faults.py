@@ -14,7 +14,7 @@ import torch
 
 from ec_connector import cuda_pinning
 from ec_connector.copy_cuda import CudaCopyEngine
-from ec_connector.copy_engine import CopyJob
+from ec_connector.copy_engine import CopyJob, Verdict
 from ec_connector.cuda_methods import CopyMethod, Piece
 from ec_connector.region import SharedRegion
 from ec_protocol.extents import Extents
@@ -86,6 +86,30 @@ def test_a_submission_that_fails_half_way_leaves_nothing_in_flight(
     engine.submit_saves([CopyJob(10, source, ((0, 64),), source.nbytes)])
     assert drain(engine) == {10: True}
     assert gather(region, ((0, 64),), source.nbytes) == bits(source)
+
+
+def test_without_a_proof_there_is_no_verdict(
+    region: SharedRegion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost device: its blocks stay held, and nothing more is begun."""
+    engine = CudaCopyEngine(region)
+    engine.method = HalfMethod(engine.method)
+    source = random_bits((2, BLOCK), torch.uint8).cuda()
+
+    def lost(stream: torch.cuda.Stream) -> None:
+        raise RuntimeError("the device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda.Stream, "synchronize", lost)
+        engine.submit_saves([CopyJob(i, source[i], ((i, 1),), BLOCK) for i in (0, 1)])
+    assert engine.poll() == []
+    assert engine.pending == 2
+    target = engine.empty((BLOCK,), torch.uint8)
+    engine.submit_loads([CopyJob(3, target, ((0, 1),), BLOCK)])
+    assert engine.order_loads() == {3}
+    assert engine.poll() == [Verdict(3, False)]
+    assert engine.pending == 2
+    engine.shutdown()
 
 
 def test_jobs_that_make_no_sense_get_a_verdict_and_the_others_run(
