@@ -88,6 +88,19 @@ def test_event_fired_by_no_action_of_the_protocol():
     ]
 
 
+def test_a_lifecycle_that_no_action_fires_has_its_edges_compared_only():
+    region = load_lifecycles()["region"]
+    fired = {"Move": table_edges(region)}
+    both = {"copy": COPY, "region": region}
+    wanted = {"tables": both, "actions": ACTIONS, "lifecycles": ["region"], "modules": []}
+    assert differences(Graph(fired, 4), **wanted) == []
+    first = min(table_edges(region))
+    some = {"Move": table_edges(region) - {first}}
+    assert differences(Graph(some, 4), **wanted) == [
+        f"the model never takes an edge of the table: {first}"
+    ]
+
+
 def test_action_that_never_fires_what_it_lists():
     silent = {**FIRED, "Skip": frozenset(), "Tick": FIRED["Skip"]}
     assert "Skip never fires copy.skip, which its `fires` lists" in compare(silent)
