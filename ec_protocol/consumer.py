@@ -143,6 +143,13 @@ class ConsumerReads(AttemptTable):
             return
         # An ack is traffic too, and may be seen before the connection's own event.
         self.peers.heard(attempt.peer)
+        if ack.incarnation in attempt.peer.former:
+            # The process that said this is gone, and what it granted with it.
+            self.counters["former_incarnations"] += 1
+            self._move(attempt, "ack_refused")
+            self._record(attempt, "AckRefused")
+            self._settle(attempt, now)
+            return
         if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
             self._learn_incarnation(attempt, ack.incarnation, now)
         self._apply_ack(attempt, ack, now)

@@ -26,18 +26,30 @@ class Peer:
         state: State of the peer lifecycle.
         incarnation: The producer process's own number once it is known; ``""``
             before, and for old producers.
+        former: Numbers of the processes that were replaced at this address, latest
+            last, a few of them; an ack of theirs is late and void (EC-9.2).
         version: Wire version to ask with.
         attempts: Ids of the attempts that are not settled.
         last_used: When an attempt was last made, seconds.
     """
 
-    __slots__ = ("attempts", "incarnation", "key", "last_used", "peer_id", "state", "version")
+    __slots__ = (
+        "attempts",
+        "former",
+        "incarnation",
+        "key",
+        "last_used",
+        "peer_id",
+        "state",
+        "version",
+    )
 
     def __init__(self, peer_id: int, key: PeerKey, now: float) -> None:
         self.peer_id = peer_id
         self.key = key
         self.state = PEER.initial
         self.incarnation = ""
+        self.former: tuple[str, ...] = ()
         self.version = PREFERRED_VERSION
         self.attempts: set[int] = set()
         self.last_used = now

@@ -30,6 +30,8 @@ from ec_protocol.tier import EncodingTier
 from ec_protocol.timing import Timing
 from ec_protocol.wire import XferReq
 
+#: How many replaced incarnations of an address are told from a new one.
+MAX_FORMER: Final = 4
 #: A peer without attempts for this many heartbeat TTLs is disconnected.
 IDLE_TTLS: Final = 8
 
@@ -290,6 +292,7 @@ class AttemptTable:
         peer.attempts.discard(attempt.attempt_id)
         fresh = self.peers.open(peer.key, now)
         fresh.incarnation = incarnation
+        fresh.former = (*peer.former, peer.incarnation)[-MAX_FORMER:]
         fresh.attempts.add(attempt.attempt_id)
         attempt.peer = fresh
         # Requests that nobody has answered yet may just as well reach the new process.

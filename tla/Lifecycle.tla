@@ -278,7 +278,7 @@ RegionStates == {"creating", "live", "draining", "orphan", "unlinked"}
     \* creating: The file has no name yet; only its creator can see it.
     \* live: The file has its name; each process that maps it holds a shared lock on it.
     \* draining: Its instance is shutting down; mappings may remain.
-    \* orphan: The file has its name and no process holds its lock.
+    \* orphan: The file has its name, and whoever took its lock exclusively found that no process holds it.
     \* unlinked: The name is gone; the memory goes with the last mapping.
 RegionInitial == "creating"
 RegionTerminal == {"unlinked"}

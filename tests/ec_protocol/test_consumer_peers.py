@@ -147,6 +147,37 @@ def test_requests_that_the_new_process_may_answer_go_on(world: World) -> None:
     assert [p.incarnation for p in world.reads.peers.all()] == [world.producer.grants.incarnation]
 
 
+@pytest.mark.clause("EC-9.2")
+def test_a_late_ack_of_a_process_that_was_replaced_does_not_replace_its_successor(
+    world: World,
+) -> None:
+    for name in ("a", "b"):
+        world.fetch(name, N)
+        world.producer.save(name, N)
+    world.pump()
+    first, second = world.requests
+    world.requests = [first]
+    world.deliver_requests()
+    late = list(world.acks)  # the old process answers a, and the answer is slow
+    world.acks.clear()
+    reading(world, "c", "request-c")  # the old process is known by now
+    world.restart_producer()
+    world.producer.save("b", N)
+    world.requests = [second]
+    world.exchange()
+    assert world.reads.counters["peers_replaced"] == 1
+    (attempt,) = world.prepared
+    assert world.post(attempt)
+    world.acks = late
+    world.deliver_acks()
+    assert world.reads.counters["former_incarnations"] == 1
+    assert world.reads.counters["peers_replaced"] == 1, "the new process stays"
+    assert world.fetch("a", N) == "failed"
+    world.finish(attempt)
+    assert state_of(world, "b") == "pinned"
+    world.check()
+
+
 def test_several_restarts_in_a_row(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)
