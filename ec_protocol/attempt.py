@@ -23,7 +23,7 @@ class Attempt:
         peer: The incarnation asked.
         state: State of the read lifecycle.
         sent_at: When the request was handed to the control plane, seconds.
-        fence: Last moment at which the READ may be seen finished, seconds.
+        fence: From this moment on the READ's bytes are not accepted, seconds (EC-5.1).
         posted_at: When the READ was posted.
         lost_at: When its outcome became unknown.
         agent_metadata: Metadata of the agent that granted it.

@@ -213,7 +213,8 @@ class ConsumerReads(AttemptTable):
         if attempt is None or attempt.state != "reading":
             self.dma_ended(attempt_id, "completed", now)
             return
-        in_lease = now <= attempt.fence
+        # At the fence the margin is used up: a timer has run out at its bound (EC-7.3).
+        in_lease = now < attempt.fence
         self._move(attempt, "read_done", _IN_LEASE if in_lease else 0)
         self.active_reads -= 1
         entry = attempt.entry

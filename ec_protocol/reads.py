@@ -190,7 +190,7 @@ class AttemptTable:
         self._settle(attempt, now)
 
     def _fence_open(self, attempt: Attempt, now: float) -> bool:
-        return now + self.timing.min_read_s <= attempt.fence
+        return now + self.timing.min_read_s < attempt.fence
 
     def _release_grant(self, attempt: Attempt) -> None:
         if attempt.agent_metadata:

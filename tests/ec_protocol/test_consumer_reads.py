@@ -33,7 +33,7 @@ def test_a_read_is_posted_only_with_time_left_before_the_fence(now: float) -> No
     world = World(timing=ROOMY)
     attempt = granted(world)
     world.now = now
-    in_time = now <= FENCE - 0.25
+    in_time = now < FENCE - 0.25
     assert world.post(attempt) == in_time
     if in_time:
         assert (state_of(world), world.reads.active_reads) == ("saving", 1)
@@ -77,7 +77,7 @@ def test_bytes_count_only_if_the_end_was_seen_before_the_fence(now: float) -> No
     world.now = now
     world.reads.read_done(attempt, now)
     assert world.pump()[-1] == ForgetRead(attempt)
-    if now <= FENCE:
+    if now < FENCE:
         assert state_of(world) == "pinned"
         assert world.reads.counters["reads_done"] == 1
     else:
