@@ -8,7 +8,6 @@ import fcntl
 import gc
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,7 @@ from ec_connector.region_errors import (
     RegionError,
 )
 from ec_connector.region_header import TRAILER_BYTES
-from tests.ec_connector.region_driver import NAME, open_region, private_folder
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as path:
-        yield path
-
+from tests.ec_connector.region_driver import NAME, open_region
 
 BLOCKS, BLOCK = 7, 5120
 

@@ -7,7 +7,7 @@ import os
 import random
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tests.ec_connector.region_driver import (
     guards_of,
     names_in,
     no_guard,
-    private_folder,
 )
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -44,25 +43,6 @@ MOMENTS = (
 NAMED_FROM = MOMENTS.index("linked")
 GUARDED_FROM = MOMENTS.index("guarded")
 WITHOUT_GUARD = tuple(m for m in MOMENTS if m not in ("header_written", "guarded"))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def spawn() -> Iterator[Callable[[], Child]]:
-    children: list[Child] = []
-
-    def start() -> Child:
-        children.append(Child())
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.end()
 
 
 def gone(folder: Path) -> bool:

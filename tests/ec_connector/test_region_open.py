@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,7 @@ from ec_connector.region_errors import (
     RegionError,
     RegionMissingError,
 )
-from tests.ec_connector.region_driver import NAME, open_region, private_folder
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as path:
-        yield path
+from tests.ec_connector.region_driver import NAME, open_region
 
 
 # --------------------------------------------------------------------------- joining

@@ -21,29 +21,9 @@ from tests.ec_connector.region_driver import (
     guards_of,
     names_in,
     no_guard,
-    private_folder,
 )
 
 pytestmark = [pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with private_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def spawn() -> Iterator[Callable[[], Child]]:
-    children: list[Child] = []
-
-    def start() -> Child:
-        children.append(Child())
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.end()
 
 
 @pytest.fixture
