@@ -17,7 +17,7 @@ E2E_STAMP := $(E2E)/.installed
 E2E_PIP := $(E2E)/bin/python -m pip --disable-pip-version-check -qq
 comma := ,
 ARGS ?=
-BENCH ?= core
+BENCH ?= core tier
 
 # A name on PATH may be a shim that fails when it is called, so each candidate
 # is run. 3.11 comes first only because the pins were taken with it.
@@ -62,7 +62,7 @@ help:
 	@echo "make test    everything CI runs: lint, generated files, tests, model check"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make check   the TLA+ models (ec-protocol check)"
-	@echo "make bench   costs of the core beside baselines; BENCH=tier: under churn"
+	@echo "make bench   costs of the core and the tier beside baselines; BENCH=all: everything"
 	@echo "make e2e     real vLLM servers on the CPU against a plain one; prints a table"
 	@echo "make clean   remove .venv and everything that was generated"
 	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check, bench or e2e."
@@ -92,7 +92,7 @@ check: $(STAMP)
 	@$(BIN)/ec-protocol check $(ARGS)
 
 bench: $(STAMP)
-	@$(BIN)/python bench/$(BENCH).py $(ARGS)
+	@$(BIN)/ec-connector bench $(BENCH) $(ARGS)
 
 # Real vLLM servers on the CPU, in a venv of their own: vLLM pins what it needs.
 $(E2E_STAMP): pyproject.toml constraints/e2e.txt

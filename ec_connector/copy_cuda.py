@@ -94,7 +94,10 @@ class CudaCopyEngine(CopyEngine):
         self._base: Final = region.address
         # Keeps the mapping: closing the region too early crashes no copy under way.
         self._keep: torch.Tensor | None = region.tensor
-        with torch.cuda.device(self._device):
+        # One guard for all calls: making one costs more than entering it, and the engine
+        # step waits for a submission. They never nest.
+        self._on_device: Final = torch.cuda.device(self._device)
+        with self._on_device:
             self._saves = _stream(self._device)
             self._loads = _stream(self._device)
             self.method: CopyMethod = choose_method(region.tensor, method)
@@ -153,7 +156,7 @@ class CudaCopyEngine(CopyEngine):
         if not batches:
             return failed
         try:
-            with torch.cuda.device(self._device):
+            with self._on_device:
                 compute = torch.cuda.current_stream(self._device)
                 for batch in batches:
                     compute.wait_event(batch.end)
@@ -201,7 +204,7 @@ class CudaCopyEngine(CopyEngine):
         self._pending += len(batch)
         if not batch:
             return None
-        with torch.cuda.device(self._device):
+        with self._on_device:
             tasks = [task for job in batch if (task := self._prepare(job, save)) is not None]
             if not tasks:
                 return None
@@ -298,9 +301,13 @@ class CudaCopyEngine(CopyEngine):
         pinned: list[Piece] = []
         loose: list[Piece] = []
         base, device = self._base, tensor.data_ptr()
-        for offset, nbytes in byte_spans(
-            job.extents, job.nbytes, self._num_blocks, self._block_size
-        ):
+        spans = byte_spans(job.extents, job.nbytes, self._num_blocks, self._block_size)
+        if self.pinning.whole:  # the usual case, in the time that an engine step waits
+            for offset, nbytes in spans:
+                pinned.append(Piece(base + offset, device, nbytes, tensor))
+                device += nbytes
+            return _Task(job.copy_id, tensor, own, pinned, loose)
+        for offset, nbytes in spans:
             for span in self.pinning.cut(offset, nbytes):
                 pieces = pinned if span.pinned else loose
                 pieces.append(Piece(base + span.offset, device, span.nbytes, tensor))

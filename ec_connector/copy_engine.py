@@ -159,8 +159,7 @@ def byte_spans(
         )
     if len(spans) == 1:
         return spans
-    ordered = sorted(spans)
-    for (a, n), (b, _) in itertools.pairwise(ordered):
+    for (a, n), (b, _) in itertools.pairwise(sorted(spans)):
         if a + n > b:
             raise RegionArgumentError("extents", f"{extents} overlap")
     return spans

@@ -68,6 +68,8 @@ class Pinning:
 
     Attributes:
         chunks: In ascending order, without gaps.
+        whole: Whether all of the region is one page-locked chunk, so that no copy
+            needs to be cut.
         seconds: How long registering took.
     """
 
@@ -85,6 +87,7 @@ class Pinning:
         ]
         self.seconds: Final = time.monotonic() - began
         self._chunk_bytes: Final = chunk_bytes
+        self.whole = len(self.chunks) == 1 and self.chunks[0].pinned
         if self.pinned_bytes < nbytes:
             logger.warning(
                 "%d of %d bytes of the region could not be page-locked: copies of them are "
@@ -109,6 +112,7 @@ class Pinning:
     def release(self) -> None:
         """Undo the registrations; nothing may be copied any more. May be called twice."""
         chunks, self.chunks = self.chunks, []
+        self.whole = False
         for chunk in chunks:
             if chunk.pinned:
                 _unregister(self._address + chunk.start)

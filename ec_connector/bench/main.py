@@ -14,6 +14,7 @@ from ec_protocol.errors import ECError
 #: Name on the command line -> module, and what it needs beyond the base installation.
 BENCHES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "copy": ("copies", ()),
+    "core": ("core", ("msgspec",)),
     "tier": ("tier", ()),
     "ack": ("ack", ("msgspec", "nixl", "zmq")),
     "read": ("read", ("msgspec", "nixl", "zmq")),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other process of the two that share a region on one GPU.
+"""The other process of the two that share a region, on the same GPU or another.
 
-    cuda_child.py FOLDER BLOCKS BLOCK_SIZE
+    cuda_child.py FOLDER BLOCKS BLOCK_SIZE DEVICE
 
 Reads lines ``NUMBER THEIRS MINE`` (first blocks): loads the encoding that the parent
 saved, compares it with what NUMBER stands for, saves its own, and answers.
@@ -36,6 +36,7 @@ def finish(engine: CudaCopyEngine) -> None:
 
 def main() -> None:
     folder, blocks, block_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.cuda.set_device(int(sys.argv[4]))
     region = SharedRegion.open(
         "t", 0, blocks, block_size, directory=folder, create=False, guard=False
     )

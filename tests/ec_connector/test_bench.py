@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ec_connector.bench import core
 from ec_connector.bench.baselines import BlockListCache, IdealCache, TierCache
 from ec_connector.bench.copies import churned
 from ec_connector.bench.main import BENCHES
 from ec_connector.bench.rows import Row
-from ec_connector.bench.tier import quality
+from ec_connector.bench.tier import _block_list, cost, quality
 from ec_connector.bench.traffic import MODELS, Cache, Vision, make_trace, replay
 from ec_connector.cli import app
 
@@ -62,7 +63,7 @@ def test_benchmarks_are_chosen_by_name() -> None:
 def test_an_unknown_benchmark_is_refused() -> None:
     result = CliRunner().invoke(app, ["bench", "tears"])
     assert result.exit_code == 1
-    assert "choose from copy, tier, ack, read, startup, all" in result.output
+    assert "choose from copy, core, tier, ack, read, startup, all" in result.output
 
 
 @pytest.mark.usefixtures("fake")
@@ -86,6 +87,24 @@ def test_more_is_better_for_rates_and_less_for_times() -> None:
     assert Row("b", "c", 2.0, 1.0, "GB/s").better
     assert not Row("b", "c", 2.0, 1.0, "us").better
     assert Row("b", "c", 1.0, 2.0, "us").better
+
+
+# ------------------------------------------- targets that hold on any machine: ratios
+def test_the_dispatcher_costs_a_tenth_of_a_trigger_at_most() -> None:
+    assert core.dispatch(5).ratio <= 0.1
+
+
+def test_the_tier_beats_block_lists_and_is_flat_in_blocks() -> None:
+    rows = [cost(blocks, [("lists", _block_list)], 12)[0] for blocks in (256, 880, 4096)]
+    assert all(row.ratio < 1 for row in rows)
+    assert rows[-1].ours < 3 * rows[0].ours, "16 times the blocks"
+
+
+@pytest.mark.clause("EC-8.7")
+def test_an_ack_is_small_whatever_the_region() -> None:
+    small, large = core.ack(1), core.ack(64)
+    assert large.ours < 1024
+    assert large.ours - small.ours < 32
 
 
 # ---------------------------------------------------------------------------- traffic

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,25 +26,12 @@ from tests.ec_connector.cuda_kit import (
     drain,
     gather,
     lay_out,
-    open_engine,
-    open_region,
     put,
     random_bits,
 )
 
 pytestmark = NEEDS_CUDA
-
-
-@pytest.fixture
-def region() -> Iterator[SharedRegion]:
-    with open_region() as opened:
-        yield opened
-
-
-@pytest.fixture
-def engine(region: SharedRegion) -> Iterator[CudaCopyEngine]:
-    with open_engine(region) as made:
-        yield made
+pytest_plugins = ["tests.ec_connector.cuda_fixtures"]
 
 
 def available(name: str) -> bool:

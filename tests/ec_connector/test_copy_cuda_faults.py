@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,25 +27,12 @@ from tests.ec_connector.cuda_kit import (
     busy,
     drain,
     gather,
-    open_engine,
-    open_region,
     random_bits,
 )
 
 CHILD = Path(__file__).with_name("cuda_child.py")
 pytestmark = NEEDS_CUDA
-
-
-@pytest.fixture
-def region() -> Iterator[SharedRegion]:
-    with open_region() as opened:
-        yield opened
-
-
-@pytest.fixture
-def engine(region: SharedRegion) -> Iterator[CudaCopyEngine]:
-    with open_engine(region) as made:
-        yield made
+pytest_plugins = ["tests.ec_connector.cuda_fixtures"]
 
 
 # ------------------------------------------------------------------------ when it fails
@@ -202,12 +189,22 @@ def test_an_unpinned_region_can_be_pinned_again(region: SharedRegion) -> None:
 
 
 # ------------------------------------------------------------------------ two processes
-def test_two_processes_share_a_region_on_one_gpu(
-    region: SharedRegion, engine: CudaCopyEngine
+@pytest.mark.parametrize("device", [0, 1], ids=["one GPU", "two GPUs"])
+def test_two_processes_share_a_region(
+    region: SharedRegion, engine: CudaCopyEngine, device: int
 ) -> None:
     """Each saves half of the encodings while the other loads what it has been told of."""
+    if device >= torch.cuda.device_count():
+        pytest.skip("needs a second CUDA device")
     child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(Path(region.path).parent), str(BLOCKS), str(BLOCK)],
+        [
+            sys.executable,
+            str(CHILD),
+            str(Path(region.path).parent),
+            str(BLOCKS),
+            str(BLOCK),
+            str(device),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
