@@ -26,6 +26,10 @@ class Attempt:
         fence: From this moment on the READ's bytes are not accepted, seconds (EC-5.1).
         posted_at: When the READ was posted.
         lost_at: When its outcome became unknown.
+        lease_s: Lease that the ack gave, seconds; None before.
+        incarnation: The producer process that granted it, as its ack says; ``""`` before,
+            and for old producers.
+        source: Extents that the ack names, in blocks; empty before, and for old producers.
         agent_metadata: Metadata of the agent that granted it.
     """
 
@@ -35,11 +39,14 @@ class Attempt:
         "entry",
         "fence",
         "fetch",
+        "incarnation",
+        "lease_s",
         "lost_at",
         "peer",
         "posted_at",
         "sent_at",
         "session_id",
+        "source",
         "state",
         "version",
     )
@@ -56,19 +63,29 @@ class Attempt:
         self.state = READ.initial
         self.sent_at = sent_at
         self.fence = sent_at
-        self.posted_at = 0.0
-        self.lost_at = 0.0
+        self.posted_at = sent_at
+        self.lost_at = sent_at
+        self.lease_s: float | None = None
+        self.incarnation = ""
+        self.source: list[tuple[int, int]] = []
         self.agent_metadata = b""
 
     def variables(self) -> dict[str, Any]:
         """The attempt's spec variables, for traces."""
         return {
             "mm_hash": self.fetch.mm_hash,
+            "session": self.session_id,
             "entry": self.entry.entry_id,
             "peer": self.peer.peer_id,
+            "version": self.version,
             "state": self.state,
             "sent_at": self.sent_at,
             "fence": self.fence,
+            "posted_at": self.posted_at,
+            "lost_at": self.lost_at,
+            "lease_s": self.lease_s,
+            "incarnation": self.incarnation,
+            "source": self.source,
         }
 
 

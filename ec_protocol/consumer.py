@@ -147,7 +147,7 @@ class ConsumerReads(AttemptTable):
             # The process that said this is gone, and what it granted with it.
             self.counters["former_incarnations"] += 1
             self._move(attempt, "ack_refused")
-            self._record(attempt, "AckRefused")
+            self._record(attempt, "AckRefused", now)
             self._settle(attempt, now)
             return
         if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
@@ -186,14 +186,14 @@ class ConsumerReads(AttemptTable):
         step = self._move(attempt, "post_read", _FENCE_OPEN if open_ else 0)
         if step == "release_grant":
             self.counters["fence_closed"] += 1
-            self._record(attempt, "PostRead")
+            self._record(attempt, "PostRead", now)
             self._release_grant(attempt)
             self._settle(attempt, now)
             return False
         attempt.posted_at = now
         self.active_reads += 1
         self.tier.begin_write(attempt.entry, ("read", attempt_id))
-        self._record(attempt, "PostRead")
+        self._record(attempt, "PostRead", now)
         return True
 
     def post_failed(self, attempt_id: int, now: float) -> None:
@@ -203,7 +203,7 @@ class ConsumerReads(AttemptTable):
             return
         self._move(attempt, "post_failed")
         self.counters["post_failed"] += 1
-        self._record(attempt, "PostFailed")
+        self._record(attempt, "PostFailed", now)
         self._release_grant(attempt)
         self._settle(attempt, now)
 
@@ -225,7 +225,7 @@ class ConsumerReads(AttemptTable):
         else:
             self.tier.write_ended(entry, ("read", attempt_id))
             self.counters["late_reads"] += 1
-        self._record(attempt, "ReadDone")
+        self._record(attempt, "ReadDone", now)
         self._commands.append(ForgetRead(attempt_id))
         if in_lease:
             for waiter in attempt.fetch.waiters:
@@ -248,7 +248,7 @@ class ConsumerReads(AttemptTable):
             self._move(attempt, "dma_ended")
             self.tier.dma_ended(attempt.entry)
             self.counters[f"quarantine_ended_{proof}"] += 1
-            self._record(attempt, "DmaEnded")
+            self._record(attempt, "DmaEnded", now)
             self._commands.append(ForgetRead(attempt_id))
             self._forget(attempt)
             return
@@ -310,7 +310,7 @@ class ConsumerReads(AttemptTable):
         if pieces is None:
             self._move(attempt, "ack_refused")
             self.counters["refused"] += 1
-            self._record(attempt, "AckRefused")
+            self._record(attempt, "AckRefused", now)
             if ack.status == XferStatus.OK and ack.agent_metadata:
                 attempt.agent_metadata = ack.agent_metadata
                 self._release_grant(attempt)
@@ -318,9 +318,11 @@ class ConsumerReads(AttemptTable):
             return
         lease_s = self.timing.lease_s if ack.lease_s is None else ack.lease_s
         attempt.fence = self.timing.fence(attempt.sent_at, lease_s)
+        attempt.lease_s, attempt.incarnation = lease_s, ack.incarnation
+        attempt.source = ack.extents
         attempt.agent_metadata = ack.agent_metadata
         effect = self._move(attempt, "ack_ok", _FENCE_OPEN if self._fence_open(attempt, now) else 0)
-        self._record(attempt, "AckOk")
+        self._record(attempt, "AckOk", now)
         if effect == "release_grant":
             self.counters["fence_closed"] += 1
             self._release_grant(attempt)

@@ -78,6 +78,8 @@ class CopyTable:
         self._copies: dict[int, Copy] = {}
         self._saving: dict[str, Copy] = {}
         self._ids = itertools.count(1)
+        if tier.trace is not None:
+            tier.trace.facts("copies", ranks=world_size)
 
     def __len__(self) -> int:
         return len(self._copies)

@@ -65,6 +65,7 @@ class Peer:
             "key": f"{self.key[0]}:{self.key[1]}",
             "state": self.state,
             "incarnation": self.incarnation,
+            "version": self.version,
             "attempts": sorted(self.attempts),
         }
 

@@ -68,6 +68,8 @@ class Grant:
             "state": self.state,
             "entry": self.entry.entry_id,
             "attempt": self.attempt_id,
+            "notice": self.key.decode("utf-8", "backslashreplace"),
+            "identity": self.identity.hex(),
             "expires_at": self.expires_at,
         }
 
@@ -117,6 +119,14 @@ class ProducerGrants:
         self._peer_blocks: Counter[bytes] = Counter()
         self._ids = itertools.count(1)
         self._old_descriptor = b""
+        if tier.trace is not None:
+            tier.trace.facts(
+                "grants",
+                incarnation=incarnation,
+                lease_s=timing.lease_s,
+                quota_blocks=self.quota_blocks,
+                grant_quota_blocks=self.grant_quota_blocks,
+            )
 
     @property
     def open_grants(self) -> int:
@@ -207,7 +217,7 @@ class ProducerGrants:
         if entry not in self._granted:
             self.granted_blocks += entry.num_blocks
         self._granted[entry] += 1
-        self._record(grant, "Grant")
+        self._record(grant, "Grant", now)
         return grant
 
     def _ok(self, req: XferReq, entry: Entry, lease_s: float) -> XferAck:
@@ -267,12 +277,12 @@ class ProducerGrants:
             self.counters["ambiguous_notices"] += 1
             return
         self.counters["completed"] += 1
-        self._record(grant, "Complete")
+        self._record(grant, "Complete", now)
 
     def tick(self, now: float) -> None:
         """End the leases that are over."""
         for grant in [g for g in self._grants.values() if g.expires_at <= now]:
-            self._expire(grant, now)
+            self._expire(grant, now, "lease")
         for key in [k for k, until in self._ambiguous.items() if until <= now]:
             if key not in self._by_key:
                 del self._ambiguous[key]
@@ -284,14 +294,14 @@ class ProducerGrants:
     def shutdown(self, now: float) -> None:
         """End every grant: the region is about to go away."""
         for grant in list(self._grants.values()):
-            self._expire(grant, now)
+            self._expire(grant, now, "shutdown")
 
-    def _expire(self, grant: Grant, now: float) -> None:
+    def _expire(self, grant: Grant, now: float, why: str) -> None:
         self._end(grant, "expire", 0)
         self.counters["expired"] += 1
         if grant.attempt_id is None:
             self._ambiguous[grant.key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
-        self._record(grant, "Expire")
+        self._record(grant, "Expire", now, why=why)
 
     def _end(self, grant: Grant, event: str, guards: int) -> None:
         before = grant.state
@@ -312,7 +322,7 @@ class ProducerGrants:
             del self._peer_blocks[grant.identity]
         self.tier.unpin(grant.entry, ("grant", grant.grant_id))
 
-    def _record(self, grant: Grant, action: str) -> None:
+    def _record(self, grant: Grant, action: str, now: float, **args: Any) -> None:
         if self.tier.trace is not None:
             self.tier.trace.touch(f"grant:{grant.grant_id}", grant.variables())
             self.tier.trace.action(
@@ -320,4 +330,6 @@ class ProducerGrants:
                 grant=grant.grant_id,
                 mm_hash=grant.entry.mm_hash,
                 attempt=grant.attempt_id,
+                now=now,
+                **args,
             )

@@ -75,6 +75,17 @@ class AttemptTable:
         self._since: dict[str, dict[str, float]] = {}
         self._commands: list[Command] = []
         self._ids = itertools.count(1)
+        if tier.trace is not None:
+            tier.trace.facts(
+                "reads",
+                session=session,
+                ack_timeout_s=timing.ack_timeout_s,
+                read_timeout_s=timing.read_timeout_s,
+                quarantine_s=timing.quarantine_s,
+                lease_s=timing.lease_s,
+                lease_margin_s=timing.lease_margin_s,
+                min_read_s=timing.min_read_s,
+            )
 
     # ------------------------------------------------------------------ pump: time
     def tick(self, now: float) -> None:
@@ -84,13 +95,13 @@ class AttemptTable:
             if attempt.state == "requested" and now >= attempt.sent_at + timing.ack_timeout_s:
                 self._move(attempt, "ack_timeout")
                 self.counters["ack_timeouts"] += 1
-                self._record(attempt, "AckTimeout")
+                self._record(attempt, "AckTimeout", now)
                 self._settle(attempt, now)
             elif attempt.state == "reading" and now >= attempt.posted_at + timing.read_timeout_s:
                 self.counters["read_timeouts"] += 1
                 self._lose(attempt, "read_timeout", now)
             elif attempt.state == "quarantined" and now >= attempt.lost_at + timing.quarantine_s:
-                self._retire(attempt)
+                self._retire(attempt, now)
         for fetch in list(self._fetches.values()):
             if fetch.attempt is None and now >= min(fetch.next_at, fetch.deadline):
                 if now < fetch.deadline and fetch.waiters:
@@ -171,7 +182,7 @@ class AttemptTable:
         fetch.tried += 1
         peer.attempts.add(attempt_id)
         peer.last_used = now
-        self._record(attempt, "RequestRead")
+        self._record(attempt, "RequestRead", now)
         request = XferReq(
             mm_hash=fetch.mm_hash,
             compatibility_hash=self.compat_hash,
@@ -185,7 +196,7 @@ class AttemptTable:
     def _retry(self, attempt: Attempt, now: float, delay: float) -> None:
         self._move(attempt, "ack_retry")
         self.counters["retries"] += 1
-        self._record(attempt, "AckRetry")
+        self._record(attempt, "AckRetry", now)
         attempt.fetch.next_at = now + delay
         self._settle(attempt, now)
 
@@ -209,17 +220,17 @@ class AttemptTable:
         self.active_reads -= 1
         self.tier.write_lost(attempt.entry, ("read", attempt.attempt_id))
         self.counters["quarantined"] += 1
-        self._record(attempt, "ReadLost")
+        self._record(attempt, "ReadLost", now)
         self._drop_fetch(attempt.fetch)
         self._commands.append(AbandonRead(attempt.attempt_id))
 
-    def _retire(self, attempt: Attempt) -> None:
+    def _retire(self, attempt: Attempt, now: float) -> None:
         """Action ``Retire``."""
         self._move(attempt, "retire")
         self.tier.retire(attempt.entry)
         self._retired[attempt.attempt_id] = attempt.entry.entry_id
         self.counters["retired"] += 1
-        self._record(attempt, "Retire")
+        self._record(attempt, "Retire", now)
         self._forget(attempt)
 
     def _settle(self, attempt: Attempt, now: float) -> None:
@@ -238,7 +249,7 @@ class AttemptTable:
         fetch.attempt = None
         if effect == "free_blocks":
             self.tier.drop_allocated(attempt.entry)
-        self._record(attempt, "Settle")
+        self._record(attempt, "Settle", now)
         self._forget(attempt)
         if was == "done":
             del self._fetches[fetch.mm_hash]
@@ -257,7 +268,7 @@ class AttemptTable:
             self._fail_fetch(fetch)
         elif attempt.state in ("requested", "granted"):
             effect = self._move(attempt, "abort")
-            self._record(attempt, "Abort")
+            self._record(attempt, "Abort", now)
             if effect == "release_grant":
                 self._release_grant(attempt)
             self._settle(attempt, now)
@@ -295,6 +306,7 @@ class AttemptTable:
         fresh.former = (*peer.former, peer.incarnation)[-MAX_FORMER:]
         fresh.attempts.add(attempt.attempt_id)
         attempt.peer = fresh
+        self._touch(attempt)
         # Requests that nobody has answered yet may just as well reach the new process.
         for attempt_id in list(peer.attempts):
             other = self._attempts[attempt_id]
@@ -302,6 +314,7 @@ class AttemptTable:
                 peer.attempts.discard(attempt_id)
                 fresh.attempts.add(attempt_id)
                 other.peer = fresh
+                self._touch(other)
         self._peer_down(peer, "replaced", now)
         return fresh
 
@@ -315,7 +328,7 @@ class AttemptTable:
                 self._lose(attempt, "peer_lost", now)
             elif attempt.state in ("requested", "granted"):
                 self._move(attempt, "peer_lost")
-                self._record(attempt, "PeerLost")
+                self._record(attempt, "PeerLost", now)
                 self._settle(attempt, now)
         self.peers.drain(peer)
 
@@ -327,9 +340,16 @@ class AttemptTable:
             self.tier.trace.fired("read", attempt.attempt_id, event, guards, before, attempt.state)
         return step.effect
 
-    def _record(self, attempt: Attempt, action: str) -> None:
+    def _touch(self, attempt: Attempt) -> None:
         if self.tier.trace is not None:
+            peer = attempt.peer
             self.tier.trace.touch(f"read:{attempt.attempt_id}", attempt.variables())
+            self.tier.trace.touch(f"peer:{peer.peer_id}", peer.variables())
+
+    def _record(self, attempt: Attempt, action: str, now: float) -> None:
+        """Close an action that was decided at ``now``, a little before it is recorded."""
+        if self.tier.trace is not None:
+            self._touch(attempt)
             self.tier.trace.action(
-                action, attempt=attempt.attempt_id, mm_hash=attempt.fetch.mm_hash
+                action, attempt=attempt.attempt_id, mm_hash=attempt.fetch.mm_hash, now=now
             )

@@ -11,12 +11,16 @@ and the spec variables of every object it touched, and becomes one NDJSON line::
      "to": "done"}, …], "vars": {"read:3": {…}, "entry:9": {…}, "tier": {…}}}
 
 ``vars`` holds the complete record of each touched object, so that the whole
-state follows from the lines before. Not thread-safe; the tier's lock guards it.
+state follows from the lines before. What a process never changes (timers, size of
+the region, its incarnation) is in ``facts`` of its first record. The format is
+described in ``spec/TRACE.md``. Not thread-safe; the tier's lock guards it.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +29,7 @@ from ec_protocol.dispatch import DISPATCH
 from ec_protocol.errors import LocalProtocolError, TraceError
 from ec_protocol.lifecycle import load_actions
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 
 
 class Trace:
@@ -46,6 +50,14 @@ class Trace:
         self.seq = 0
         self._fired: list[dict[str, Any]] = []
         self._vars: dict[str, Any] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def facts(self, part: str, **facts: Any) -> None:
+        """Note what ``part`` of the process is built with; the next record tells it.
+
+        Called once per part, by its constructor.
+        """
+        self._facts[part] = facts
 
     def fired(
         self,
@@ -90,7 +102,7 @@ class Trace:
                     f"trace: action {name} fired {full}, which its table row does not list",
                     clause="EC-1.3",
                 )
-        record = {
+        record: dict[str, Any] = {
             "seq": self.seq,
             "t": self.clock(),
             "node": self.node,
@@ -99,6 +111,8 @@ class Trace:
             "fired": self._fired,
             "vars": self._vars,
         }
+        if self._facts:
+            record["facts"], self._facts = self._facts, {}
         self.seq += 1
         self._fired, self._vars = [], {}
         self.sink(record)
@@ -107,6 +121,9 @@ class Trace:
 class NdjsonSink:
     """Writes records to a file, one JSON object a line, first a header line.
 
+    Each line is handed to the system when it is complete, so that a process which is
+    killed leaves a readable trace.
+
     Raises:
         TraceError: The file cannot be opened; the message names it.
     """
@@ -114,7 +131,7 @@ class NdjsonSink:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            self._file: IO[str] | None = open(self.path, "w", encoding="utf-8")  # noqa: SIM115
+            self._file: IO[str] | None = open(self.path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115
         except OSError as exc:
             raise TraceError(
                 f"trace file {self.path}: {exc.strerror}; name a writable file"
@@ -134,16 +151,24 @@ class NdjsonSink:
 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The records of a trace file.
+    """The records of a trace file; one that ends in ``.gz`` is unpacked.
 
     Raises:
         TraceError: Not a trace, an empty one, another version, or a damaged line
             (the message names the line).
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115
+        if str(path).endswith(".gz"):
+            yield from _records(path, gzip.open(path, "rb"))
+        else:
+            yield from _records(path, open(path, "rb"))  # noqa: SIM115
+    except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+        raise TraceError(f"trace file {path}: damaged gzip: {exc}") from exc
     except OSError as exc:
-        raise TraceError(f"trace file {path}: {exc.strerror}") from exc
+        raise TraceError(f"trace file {path}: {exc.strerror or exc}") from exc
+
+
+def _records(path: str | Path, file: gzip.GzipFile | IO[bytes]) -> Iterator[dict[str, Any]]:
     number = 0
     with file:
         for number, line in enumerate(file, 1):

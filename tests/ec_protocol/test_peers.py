@@ -140,5 +140,6 @@ def test_variables_are_those_of_the_spec() -> None:
         "key": "host:5601",
         "state": "connecting",
         "incarnation": "abc",
+        "version": 2,
         "attempts": [1, 3],
     }

@@ -205,7 +205,7 @@ HEADER = json.dumps({"trace_version": TRACE_VERSION})
         ("", "empty"),
         ("\n", "line 1: not JSON"),
         ("{}\n", "trace_version None"),
-        ('{"trace_version": 99}\n', "trace_version 99, this program reads 1"),
+        ('{"trace_version": 99}\n', "trace_version 99, this program reads 2"),
         ("[]\n", "line 1: expected an object"),
         (f'{HEADER}\n{{"seq": 0}}\n{{"seq": 1, "t"', "line 3: not JSON"),
         (f"{HEADER}\n7\n", "line 2: expected an object"),
