@@ -9,8 +9,10 @@ measured after the workers were made.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,6 +22,9 @@ from ec_connector.copy_engine import CopyEngine
 from ec_connector.instance import ModelFacts
 from ec_connector.region import SharedRegion
 from ec_protocol.errors import ConfigError
+
+#: Does what ``ec_trace_file`` does, for who cannot change the command line.
+TRACE_VARIABLE: Final = "EC_CONNECTOR_TRACE_FILE"
 
 #: Modalities that go through a vision tower, and so through DeepStack.
 _VISION: Final = frozenset({"image", "video"})
@@ -142,6 +147,14 @@ def read_setup(vllm_config: Any, vllm_version: str) -> Setup:
     )
     dp_rank = int(parallel.data_parallel_index)
     config = ECConfig.parse(ec.ec_connector_extra_config, ec.ec_role, dp_rank=dp_rank)
+    config = replace(config, trace_file=_trace_file(config.trace_file, dp_rank))
+    if getattr(model, "is_encoder_decoder", False):
+        # vLLM runs no connector in its workers then: no save would ever be reported, and
+        # the engine would wait for the reports.
+        raise ConfigError(
+            f"model={model.model!r} is an encoder-decoder model: its encoder output goes into "
+            "the KV cache and not into an encoder cache; remove --ec-transfer-config"
+        )
     dtype = model.dtype
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"dtype={dtype!r}: expected a torch dtype; set --dtype")
@@ -165,6 +178,15 @@ def read_setup(vllm_config: Any, vllm_version: str) -> Setup:
         load_ranks=_load_ranks(parallel),
         device_type=str(vllm_config.device_config.device_type),
     )
+
+
+def _trace_file(said: str | None, dp_rank: int) -> str | None:
+    """Where this rank writes its trace: two ranks in one file would be no trace."""
+    path = said or os.environ.get(TRACE_VARIABLE)
+    if not path:
+        return None
+    whole = Path(path)
+    return path if dp_rank == 0 else str(whole.with_suffix(f".dp{dp_rank}{whole.suffix}"))
 
 
 def _load_ranks(parallel: Any) -> int:

@@ -151,3 +151,32 @@ def test_unknown_name_of_the_package():
 
     with pytest.raises(AttributeError, match="ECConector"):
         _ = ec_connector.vllm.ECConector
+
+
+def test_every_data_parallel_rank_writes_a_trace_of_its_own(monkeypatch):
+    monkeypatch.delenv("EC_CONNECTOR_TRACE_FILE", raising=False)
+    extra = {"ec_cpu_bytes": 1 << 16, "ec_trace_file": "/t/a.ndjson"}
+
+    def path(rank: int, **extra: Any) -> str | None:
+        extra = {"ec_cpu_bytes": 1 << 16, **extra}
+        made = config(data_parallel_index=rank, ec_connector_extra_config=extra)
+        return read_setup(made, "0.32.0").config.trace_file
+
+    assert path(0, **extra) == "/t/a.ndjson"
+    assert path(1, **extra) == "/t/a.dp1.ndjson"
+    assert path(0) is None
+
+
+def test_the_variable_names_the_trace_where_the_configuration_does_not(monkeypatch):
+    monkeypatch.setenv("EC_CONNECTOR_TRACE_FILE", "/t/b.ndjson")
+    assert read_setup(config(), "0.32.0").config.trace_file == "/t/b.ndjson"
+    said = {"ec_cpu_bytes": 1 << 16, "ec_trace_file": "/t/a.ndjson"}
+    made = read_setup(config(ec_connector_extra_config=said), "0.32.0")
+    assert made.config.trace_file == "/t/a.ndjson"
+
+
+def test_encoder_decoder_models_are_refused():
+    made = config()
+    made.model_config.is_encoder_decoder = True
+    with pytest.raises(ConfigError, match="model='tiny' is an encoder-decoder model"):
+        read_setup(made, "0.32.0")
