@@ -138,6 +138,12 @@ class ConsumerReads(AttemptTable):
 
     def on_ack(self, peer_key: PeerKey, ack: XferAck, now: float) -> None:
         """An XferAck came from ``peer_key`` (EC-5.2, EC-5.3)."""
+        peer = self.peers.current(peer_key)
+        if peer is not None and ack.session_id:
+            peer.unanswered.answered(ack.mm_hash, ack.session_id)
+        elif peer is not None and ack.status != XferStatus.OK:
+            session_id = peer.unanswered.take_oldest(ack.mm_hash)
+            ack = XferAck(mm_hash=ack.mm_hash, status=ack.status, session_id=session_id)
         attempt = self._named(peer_key, ack)
         if attempt is None:
             return

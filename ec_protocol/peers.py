@@ -15,6 +15,52 @@ from ec_protocol.trace import Trace
 from ec_protocol.wire import PREFERRED_VERSION
 
 _NO_READS: Final = PEER.mask("no_reads")
+#: Requests without an answer that are remembered per connection.
+_MAX_UNANSWERED: Final = 256
+
+
+class Unanswered:
+    """Requests of one connection, so that a refusal without a name finds its own.
+
+    vLLM's producer echoes ``session_id`` in OK acks only. Its answers keep the order of
+    the requests, as the connection does, so a refusal that says only ``mm_hash`` answers
+    the oldest request for it that has none (EC-5.6). A request beyond the bound is not
+    remembered: such a refusal then finds an older one or none, never a younger one.
+    """
+
+    __slots__ = ("_by_hash", "_size")
+
+    def __init__(self) -> None:
+        self._by_hash: dict[str, list[str]] = {}
+        self._size = 0
+
+    def sent(self, mm_hash: str, session_id: str) -> None:
+        """A request leaves."""
+        if self._size < _MAX_UNANSWERED:
+            self._by_hash.setdefault(mm_hash, []).append(session_id)
+            self._size += 1
+
+    def answered(self, mm_hash: str, session_id: str) -> None:
+        """An answer names its request: that one and the older ones wait for none."""
+        waiting = self._by_hash.get(mm_hash, [])
+        if session_id in waiting:
+            self._drop(mm_hash, waiting.index(session_id) + 1)
+
+    def take_oldest(self, mm_hash: str) -> str:
+        """An answer names none: the session of its request, or ``""``."""
+        waiting = self._by_hash.get(mm_hash)
+        if not waiting:
+            return ""
+        session_id = waiting[0]
+        self._drop(mm_hash, 1)
+        return session_id
+
+    def _drop(self, mm_hash: str, count: int) -> None:
+        waiting = self._by_hash[mm_hash]
+        del waiting[:count]
+        self._size -= count
+        if not waiting:
+            del self._by_hash[mm_hash]
 
 
 class Peer:
@@ -31,6 +77,7 @@ class Peer:
         version: Wire version to ask with.
         attempts: Ids of the attempts that are not settled.
         last_used: When an attempt was last made, seconds.
+        unanswered: Requests that its connection has carried and that have no answer.
     """
 
     __slots__ = (
@@ -41,6 +88,7 @@ class Peer:
         "last_used",
         "peer_id",
         "state",
+        "unanswered",
         "version",
     )
 
@@ -53,6 +101,7 @@ class Peer:
         self.version = PREFERRED_VERSION
         self.attempts: set[int] = set()
         self.last_used = now
+        self.unanswered = Unanswered()
 
     @property
     def usable(self) -> bool:

@@ -181,6 +181,7 @@ class AttemptTable:
         fetch.attempt = attempt
         fetch.tried += 1
         peer.attempts.add(attempt_id)
+        peer.unanswered.sent(fetch.mm_hash, attempt.session_id)
         peer.last_used = now
         self._record(attempt, "RequestRead", now)
         request = XferReq(
