@@ -2,7 +2,7 @@
 """What ``ec_connector_extra_config`` may say, checked before anything starts (EC-12).
 
 The host hands the mapping over as it was typed: numbers may be strings, and nobody
-has looked at the keys. ``KEYS`` is the one table of them; the parser, the
+has looked at the keys. ``config_keys.KEYS`` is the one table of them; the parser, the
 did-you-mean of an unknown key and the reference in the documentation
 (``config_reference``) are made from it. Nothing of the peer-to-peer half is
 imported here, not even to see whether it is there.
@@ -13,13 +13,13 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
-import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from ec_connector.params import AllowedPeers
+from ec_connector import config_values as values_of
+from ec_connector.config_keys import KEYS
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.timing import Timing, timer_specs
 
@@ -36,208 +36,32 @@ _MISSING_NIXL: Final = (
     "ec_enable_nixl requires NIXL; install the nixl package or remove ec_enable_nixl from "
     "ec_connector_extra_config."
 )
-_TRUE: Final = frozenset({"true", "1", "yes"})
-_FALSE: Final = frozenset({"false", "0", "no"})
-_OFF_WORDS: Final = _FALSE | {"", "none", "null", "off"}
 
 
 class PeerToPeerMissing(ECError, RuntimeError):
     """``ec_enable_nixl`` is on, but a package that it needs cannot be imported."""
 
 
-# --------------------------------------------------------------------- value parsers
-def _wrong(key: str, value: object, expected: str) -> ConfigError:
-    return ConfigError(f"{key}={value!r} ({type(value).__name__}): expected {expected}")
-
-
-def _seconds(key: str, value: object) -> float:
-    """A number, or a string that reads as one; ``Timing`` checks the range."""
-    return _number(key, value, "seconds as a number, for example 2.0")
-
-
-def _number(key: str, value: object, expected: str) -> float:
-    number = math.nan
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
-    if not math.isfinite(number):
-        raise _wrong(key, value, expected)
-    return number
-
-
-def _bytes(key: str, value: object) -> int:
-    expected = "a positive whole number of bytes, for example 1073741824"
-    number: int | None = None
-    if isinstance(value, int) and not isinstance(value, bool):
-        number = value
-    elif isinstance(value, float) and value.is_integer():  # JSON's 1e9
-        number = int(value)
-    elif isinstance(value, str) and value.isascii() and value.isdecimal():
-        number = int(value) if len(value) < 20 else None
-    if number is None or not 0 < number < 1 << 62:
-        raise _wrong(key, value, expected)
-    return number
-
-
-def _gate(key: str, value: object) -> bool:
-    """``true``, ``1`` and ``yes`` switch on; whatever else is said does not."""
-    word = str(value).lower()
-    if word not in _TRUE and word not in _OFF_WORDS:
-        logger.warning('%s=%r counts as false: only "true", "1" and "yes" enable it', key, value)
-    return word in _TRUE
-
-
-def _flag(key: str, value: object) -> bool:
-    """A switch that is on by default: a typing error must not switch it off."""
-    word = str(value).lower() if isinstance(value, str | bool | int) else ""
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise _wrong(key, value, "true or false")
-
-
-def _names(key: str, value: object) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    expected = 'backend names as a list or a comma-separated string, for example ["UCX"]'
-    if not isinstance(items, list | tuple) or not items:
-        raise _wrong(key, value, expected)
-    names = tuple(item.strip() if isinstance(item, str) else "" for item in items)
-    if not all(names) or len(set(names)) != len(names):
-        raise _wrong(key, value, expected + ", each once")
-    return names
-
-
-def _peers(key: str, value: object) -> tuple[str, ...]:
-    expected = (
-        "host names, addresses or networks as a list or a comma-separated string, for example "
-        '["10.1.0.0/16", "encoder-0"]'
-    )
-    rules = value.split(",") if isinstance(value, str) else value
-    if not isinstance(rules, list | tuple) or not all(isinstance(rule, str) for rule in rules):
-        raise _wrong(key, value, expected)
-    names = tuple(rule.strip() for rule in rules)
-    try:
-        AllowedPeers(names)
-    except ValueError as exc:
-        raise _wrong(key, value, f"{expected}; {exc}") from exc
-    return names
-
-
-def _share(key: str, value: object) -> float:
-    expected = "a share of the region, more than 0 and at most 1"
-    share = _number(key, value, expected)
-    if not 0 < share <= 1:
-        raise _wrong(key, value, expected)
-    return share
-
-
-def _path(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise _wrong(key, value, "the path of a file")
-    return value
-
-
-# ----------------------------------------------------------------------- the table
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of ``ec_connector_extra_config``.
+# ---------------------------------------------------------------------- the result
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSettings:
+    """Where events are published, with the data-parallel rank in the endpoints.
 
     Attributes:
-        name: The key.
-        type: Its type, for the reference.
-        default: Its default; None where there is none.
-        doc: What it does.
-        parse: Turns a raw value into a checked one, or raises ``ConfigError``.
-        required: Whether it must be given.
+        endpoint: ZMQ endpoint of the PUB socket.
+        replay_endpoint: Of the ROUTER socket that sends again; None binds none.
+        topic: First frame.
+        buffer: Messages kept.
+        queue: Events that may wait.
     """
 
-    name: str
-    type: str
-    default: Any
-    doc: str
-    parse: Callable[[str, object], Any]
-    required: bool = False
+    endpoint: str
+    replay_endpoint: str | None
+    topic: str
+    buffer: int
+    queue: int
 
 
-def _keys() -> dict[str, Key]:
-    keys = [
-        Key(
-            "ec_cpu_bytes",
-            "int",
-            None,
-            "Bytes of the shared region of one instance and data-parallel rank. Whole blocks "
-            "are used; a block is one row of the encoder output.",
-            _bytes,
-            required=True,
-        ),
-        Key(
-            "ec_enable_nixl",
-            "bool",
-            False,
-            'Peer-to-peer reads over NIXL. "true", "1" and "yes" enable it, anything else does '
-            "not. While it is off, no NIXL, ZMQ or msgspec is imported.",
-            _gate,
-        ),
-        Key(
-            "ec_nixl_backends",
-            "list[str]",
-            ("UCX",),
-            "NIXL backends, in order of preference; a list or a comma-separated string.",
-            _names,
-        ),
-        Key(
-            "ec_peer_quota",
-            "float",
-            0.5,
-            "Producer: share of the region that one peer may keep pinned at a time.",
-            _share,
-        ),
-        Key(
-            "ec_grant_quota",
-            "float",
-            0.9,
-            "Producer: share of the region that all peers together may keep pinned at a time.",
-            _share,
-        ),
-        Key(
-            "ec_allowed_peers",
-            "list[str]",
-            (),
-            "Consumer: hosts that a request may name as producers: names, addresses or networks; "
-            "a list or a comma-separated string. Empty allows every host.",
-            _peers,
-        ),
-        Key(
-            "ec_region_guard",
-            "bool",
-            True,
-            "Start a tiny process that removes the region's file even when every process of "
-            "the instance is killed. Without it the next start on the host does.",
-            _flag,
-        ),
-        Key(
-            "ec_trace_file",
-            "str",
-            None,
-            "Write every protocol action to this file, for `ec-protocol trace check`.",
-            _path,
-        ),
-    ]
-    keys += [
-        Key(timer.key, "float", timer.default, f"Seconds. {timer.doc}", _seconds)
-        for timer in timer_specs().values()
-    ]
-    return {key.name: key for key in keys}
-
-
-#: Every key by name, in the order of the reference.
-KEYS: Final[Mapping[str, Key]] = _keys()
-
-
-# ---------------------------------------------------------------------- the result
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ECConfig:
     """The checked settings of one process.
@@ -255,6 +79,10 @@ class ECConfig:
         timing: Timers; their inequalities hold.
         side_channel: Host and port that the producer binds; None unless
             peer-to-peer is on and the role produces.
+        advertised: Host and port that it announces; a None means the bound one.
+        encoder_widths: Elements per row by modality, ``*`` for the others; empty:
+            the model's configuration tells.
+        events: Where events are published; None publishes none.
     """
 
     role: Role
@@ -268,6 +96,9 @@ class ECConfig:
     trace_file: str | None
     timing: Timing
     side_channel: tuple[str, int] | None
+    advertised: tuple[str | None, int | None] = (None, None)
+    encoder_widths: Mapping[str, int] = field(default_factory=dict)
+    events: EventSettings | None = None
 
     @classmethod
     def parse(
@@ -293,11 +124,11 @@ class ECConfig:
             PeerToPeerMissing: A ``RuntimeError``: a package is not installed.
         """
         if extra is not None and not isinstance(extra, Mapping):
-            raise _wrong("ec_connector_extra_config", extra, "a mapping of keys to values")
+            raise values_of.wrong("ec_connector_extra_config", extra, "a mapping of keys to values")
         roles: tuple[Role, ...] = get_args(Role)
         checked_role = next((known for known in roles if known == role), None)
         if checked_role is None:
-            raise _wrong("ec_role", role, f"one of {', '.join(roles)}")
+            raise values_of.wrong("ec_role", role, f"one of {', '.join(roles)}")
         given = dict(extra or {})
         for name in given:
             if name not in KEYS:
@@ -316,10 +147,12 @@ class ECConfig:
         }
         enable_nixl: bool = values["ec_enable_nixl"]
         side_channel = None
+        advertised = _advertised(values, dp_rank)
         if enable_nixl:
             _require_peer_to_peer()
             if checked_role != "ec_consumer":
                 side_channel = _side_channel(os.environ if environ is None else environ, dp_rank)
+                _check_announced(side_channel[0], advertised[0])
         return cls(
             role=checked_role,
             cpu_bytes=values["ec_cpu_bytes"],
@@ -332,6 +165,9 @@ class ECConfig:
             trace_file=values["ec_trace_file"],
             timing=Timing(**{name: values[spec.key] for name, spec in timer_specs().items()}),
             side_channel=side_channel,
+            advertised=advertised,
+            encoder_widths=values["ec_encoder_widths"] or {},
+            events=_events(values, dp_rank),
         )
 
     @property
@@ -395,12 +231,70 @@ def _side_channel(environ: Mapping[str, str], dp_rank: int) -> tuple[str, int]:
     base = int(text) if text.isascii() and text.isdecimal() and len(text) <= 5 else 0
     if not 0 < base <= 65535:
         raise ConfigError(f"{PORT_VARIABLE}={text!r}: expected a port from 1 to 65535")
-    if base + dp_rank > 65535:
+    return host, _with_rank(PORT_VARIABLE, base, dp_rank, text)
+
+
+def _advertised(values: Mapping[str, Any], dp_rank: int) -> tuple[str | None, int | None]:
+    host, port = values["ec_advertised_host"], values["ec_advertised_port"]
+    if port is not None:
+        port = _with_rank("ec_advertised_port", port, dp_rank)
+    return host, port
+
+
+def _with_rank(name: str, port: int, dp_rank: int, said: object = None) -> int:
+    if port + dp_rank > 65535:
         raise ConfigError(
-            f"{PORT_VARIABLE}={text!r}: with dp_rank {dp_rank} added it is beyond 65535; choose "
-            f"at most {65535 - dp_rank}"
+            f"{name}={port if said is None else said!r}: with dp_rank {dp_rank} added it is "
+            f"beyond 65535; choose at most {65535 - dp_rank}"
         )
-    return host, base + dp_rank
+    return port + dp_rank
+
+
+def _check_announced(bound: str, advertised: str | None) -> None:
+    """What is announced must be an address that somebody else can connect to."""
+    if bound in values_of.WILDCARDS and advertised is None:
+        raise ConfigError(
+            f"{HOST_VARIABLE}={bound!r}: every interface is bound, so no address is known to "
+            "announce to consumers; set ec_advertised_host to one that they can reach, or "
+            f"{HOST_VARIABLE} to this host's own"
+        )
+
+
+def _events(values: Mapping[str, Any], dp_rank: int) -> EventSettings | None:
+    endpoint, replay = values["ec_events_endpoint"], values["ec_events_replay_endpoint"]
+    if endpoint is None:
+        if replay is not None:
+            raise ConfigError(
+                f"ec_events_replay_endpoint={replay!r}: there is nothing to send again without "
+                "ec_events_endpoint; set that too"
+            )
+        return None
+    if not values["ec_enable_nixl"]:
+        raise ConfigError(
+            f"ec_events_endpoint={endpoint!r}: events are part of peer-to-peer; set "
+            "ec_enable_nixl to true, or remove ec_events_endpoint"
+        )
+    if endpoint == replay:
+        raise ConfigError(
+            f"ec_events_replay_endpoint={replay!r}: is ec_events_endpoint too; choose another one"
+        )
+    return EventSettings(
+        endpoint=_of_rank("ec_events_endpoint", endpoint, dp_rank),
+        replay_endpoint=(
+            None if replay is None else _of_rank("ec_events_replay_endpoint", replay, dp_rank)
+        ),
+        topic=values["ec_events_topic"],
+        buffer=values["ec_events_buffer"],
+        queue=values["ec_events_queue"],
+    )
+
+
+def _of_rank(name: str, endpoint: str, dp_rank: int) -> str:
+    """The endpoint of one data-parallel rank; rank 0 has the one that was configured."""
+    if endpoint.startswith("ipc://"):
+        return f"{endpoint}_dp{dp_rank}" if dp_rank else endpoint
+    address, _, port = endpoint.rpartition(":")
+    return f"{address}:{_with_rank(name, int(port), dp_rank)}"
 
 
 # -------------------------------------------------------------------- the reference

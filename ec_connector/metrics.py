@@ -112,6 +112,13 @@ def _families() -> dict[str, Family]:
         ),
         Family("vllm:ec_consumer_events", "counter", "Consumer: what became of fetches.", "event"),
         Family("vllm:ec_producer_events", "counter", "Producer: answers and grants.", "event"),
+        Family(
+            "vllm:ec_tier_events",
+            "counter",
+            "Events for subscribers. published, resent: how many went out. dropped: the queue "
+            "was full.",
+            "result",
+        ),
         Family("vllm:ec_pump_events", "counter", "What the pump thread met.", "event"),
         Family("vllm:ec_events", "counter", "Other events of the scheduler's half.", "event"),
         Family(
@@ -148,6 +155,7 @@ _SCHEDULER: Final = {
     "unavailable": "vllm:ec_requests_unavailable",
 }
 _PARAMS: Final = "params_"
+_TIER_EVENTS: Final = "tier_events_"
 
 
 # ------------------------------------------------------------------ scheduler's process
@@ -199,7 +207,9 @@ class StatsSource:
                     for name, count in p2p.producer.counters.items():
                         totals[f"vllm:ec_producer_events/{name}"] += count
             for name, count in p2p.pump.stats.counts().items():
-                totals[f"vllm:ec_pump_events/{name}"] += count
+                event = name.removeprefix(_TIER_EVENTS)
+                family = "vllm:ec_pump_events" if event == name else "vllm:ec_tier_events"
+                totals[f"{family}/{event}"] += count
         return totals
 
     def _gauges(self) -> dict[str, int]:

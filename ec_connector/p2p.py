@@ -15,9 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ec_connector.data import DataPlaneReader, DataPlaneServer, NixlReader, NixlServer
+from ec_connector.events.log import EventLog
+from ec_connector.events.publisher import EventPublisher
 from ec_connector.pump import Pump
 from ec_protocol import wire
 from ec_protocol.consumer import ConsumerReads
+from ec_protocol.errors import LocalProtocolError
 from ec_protocol.producer import ProducerGrants
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class P2P:
         consumer: Fetches, or None when the role only produces.
         producer: Grants, or None when the role only consumes.
         pump: The thread that owns sockets and data plane.
+        events: What waits to be published, or None when nothing is.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class P2P:
         )
         self.clock = clock
         self.lock = lock
+        self._advertised = config.advertised
+        self.events: EventLog | None = None
         self.consumer: ConsumerReads | None = None
         self.producer: ProducerGrants | None = None
         if config.consumes:
@@ -109,6 +115,26 @@ class P2P:
         def make_server() -> DataPlaneServer:
             return NixlServer(agent, region.address, size, config.nixl_backends)
 
+        settings = config.events
+        if settings is not None:
+            self.events = EventLog(settings.queue)
+            tier.listener = self.events.add
+
+        def make_events(context: Any, bound: tuple[str, int] | None) -> EventPublisher:
+            if settings is None or self.events is None:
+                raise LocalProtocolError("events are published without settings")
+            return EventPublisher(
+                context,
+                settings,
+                self.events,
+                lock,
+                engine_id=engine_id,
+                incarnation=incarnation,
+                address=self._announced(bound),
+                sign_of_life_s=config.timing.heartbeat_interval_s,
+                stats=self.pump.stats,
+            )
+
         self.pump = Pump(
             lock=lock,
             consumer=self.consumer,
@@ -120,12 +146,22 @@ class P2P:
             holds=holds,
             clock=clock,
             on_failure=on_failure,
+            events_factory=None if settings is None else make_events,
         )
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where consumers reach this producer; None for a consumer, or once unhealthy."""
-        return self.pump.address if self.pump.healthy else None
+        """Where consumers reach this producer; None for a consumer, or once unhealthy.
+
+        What is advertised, if that was configured; otherwise what is bound.
+        """
+        return self._announced(self.pump.address) if self.pump.healthy else None
+
+    def _announced(self, bound: tuple[str, int] | None) -> tuple[str, int] | None:
+        if bound is None:
+            return None
+        host, port = self._advertised
+        return host or bound[0], port or bound[1]
 
     def start(self) -> None:
         """Start the pump; returns when its sockets are bound.
@@ -146,7 +182,8 @@ class P2P:
 
         Called after every hook, so it costs next to nothing when there is nothing.
         """
-        if self.consumer is not None and self.consumer.has_commands:
+        waiting = self.consumer is not None and self.consumer.has_commands
+        if waiting or (self.events is not None and self.events.pending):
             self.pump.wake()
 
     def tick_without_pump(self, now: float) -> None:

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 
 from ec_connector.data.base import DataPlaneReader, DataPlaneServer
-from ec_connector.pump_io import PumpError, PumpIO
+from ec_connector.pump_io import EventsFactory, PumpError, PumpIO
 from ec_connector.pump_stats import PumpStats
 from ec_connector.switching import prompt_switching
 from ec_protocol.consumer import ConsumerReads
@@ -49,6 +49,7 @@ class Pump:
         holds: Holds to let run out.
         clock: Monotonic seconds.
         on_failure: Called once, from the pump thread, if it had to give up.
+        events_factory: See ``PumpIO``.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Pump:
         holds: HoldTable | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_failure: Callable[[BaseException], None] | None = None,
+        events_factory: EventsFactory | None = None,
     ) -> None:
         self.stats = PumpStats()
         self.address: tuple[str, int] | None = None
@@ -87,6 +89,7 @@ class Pump:
             holds=holds,
             clock=clock,
             stats=self.stats,
+            events_factory=events_factory,
         )
 
     # ---------------------------------------------------------------- any thread

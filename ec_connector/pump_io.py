@@ -22,8 +22,10 @@ from typing import Any, Final
 
 import zmq
 
-from ec_connector.control import ControlClient, ControlServer
+from ec_connector.control import ControlClient
 from ec_connector.data.base import DataPlaneError, DataPlaneReader, DataPlaneServer
+from ec_connector.events.publisher import EventPublisher
+from ec_connector.pump_serve import Serving
 from ec_connector.pump_stats import PumpStats
 from ec_protocol import wire
 from ec_protocol.commands import (
@@ -44,6 +46,8 @@ from ec_protocol.timing import Timing
 
 logger = logging.getLogger(__name__)
 
+EventsFactory = Callable[["zmq.Context[Any]", tuple[str, int] | None], EventPublisher]
+
 #: Longest sleep: holds that the engine thread made meanwhile end this much late.
 _IDLE_S: Final = 1.0
 #: Pause between two looks while a transfer is under way, and when it takes long.
@@ -52,8 +56,6 @@ _SLOW_PAUSE_S: Final = 300e-6
 _SLOW_AFTER_S: Final = 0.1
 #: Timers are looked at no more often while a transfer keeps the pump busy.
 _TICK_S: Final = 1e-3
-#: A served peer's last packets need a little progress after its grant has ended.
-_LINGER_S: Final = 0.05
 
 
 class PumpError(ECError):
@@ -75,6 +77,8 @@ class PumpIO:
         clock: Monotonic seconds.
         wake_fd: Becomes readable when the engine thread has left something to do.
         stats: Where to count.
+        events_factory: Makes the publisher of events, given the context and the address
+            that is bound; None publishes none.
 
     Raises:
         PumpError: A half is missing that the roles need.
@@ -94,6 +98,7 @@ class PumpIO:
         clock: Callable[[], float],
         wake_fd: int,
         stats: PumpStats,
+        events_factory: EventsFactory | None = None,
     ) -> None:
         if producer is not None and (bind is None or server_factory is None):
             raise PumpError("a producer needs an address to bind and a data plane to serve")
@@ -110,18 +115,17 @@ class PumpIO:
         self._clock = clock
         self._wake_fd = wake_fd
         self.stats = stats
+        self._events_factory = events_factory
+        self._events: EventPublisher | None = None
         self.address: tuple[str, int] | None = None
         self._context: zmq.Context[Any] | None = None
-        self._server: ControlServer | None = None
+        self._serving: Serving | None = None
         self._client: ControlClient | None = None
         self._reader: DataPlaneReader | None = None
-        self._offer: DataPlaneServer | None = None
         self._sent_at: dict[int, float] = {}
         self._posted_at: dict[int, float] = {}
         self._busy_since: float | None = None
-        self._served_until = 0.0
         self._ticked_at = -math.inf
-        self._dropped = 0
 
     def open(self) -> None:
         """Bind, connect and register; then ``close`` must follow.
@@ -130,22 +134,28 @@ class PumpIO:
             ECError: A port in use, an unknown backend, or a refused region.
         """
         self._context = zmq.Context()
-        if self._producer is not None and self._bind is not None:
-            self._server = ControlServer(self._context, *self._bind, self._timing)
-            self.address = (self._bind[0], self._server.port)
-        if self._server_factory is not None:
-            self._offer = self._server_factory()
-            if self._producer is not None:
-                with self._lock:
-                    self._producer.agent_metadata = self._offer.agent_metadata
+        if self._producer is not None and self._bind and self._server_factory is not None:
+            self._serving = Serving(
+                self._context,
+                self._producer,
+                self._server_factory,
+                self._bind,
+                timing=self._timing,
+                lock=self._lock,
+                clock=self._clock,
+                stats=self.stats,
+            )
+            self.address = self._serving.address
         if self._consumer is not None:
             self._client = ControlClient(self._context, self._timing)
         if self._reader_factory is not None:
             self._reader = self._reader_factory()
+        if self._events_factory is not None:
+            self._events = self._events_factory(self._context, self.address)
 
     def close(self) -> None:
         """Close everything; each thing on its own, so that none keeps another open."""
-        for thing in (self._reader, self._offer, self._server):
+        for thing in (self._events, self._reader, self._serving):
             if thing is not None:
                 try:
                     thing.close()
@@ -169,11 +179,8 @@ class PumpIO:
                 for attempt_id in proven:
                     self._consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
                 self._consumer.drain()
-        if self._offer is not None:
-            self._offer.close()
-        with self._lock:
-            if self._producer is not None:
-                self._producer.shutdown(self._clock())
+        if self._serving is not None:
+            self._serving.shut_down()
 
     def fail_closed(self) -> None:
         """After a failure: fetches fail, READs are quarantined, grants keep their lease.
@@ -203,7 +210,9 @@ class PumpIO:
             Whether something happened.
         """
         self._drain_wake()
-        worked = self._serve() | self._hear() | self._progress()
+        worked = self._serving is not None and self._serving.turn()
+        worked = self._hear() or worked
+        worked = self._progress() or worked
         now = self._clock()
         if now >= self._ticked_at + _TICK_S:
             self._ticked_at = now
@@ -214,43 +223,13 @@ class PumpIO:
                     self._producer.tick(now)
                 if self._holds is not None:
                     self._holds.tick(now)
-        return self._run_commands() or worked
+        worked = self._run_commands() or worked
+        # Last, so that what this turn did is told with it.
+        return (self._events is not None and self._events.turn(now)) or worked
 
     def _drain_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
-
-    def _serve(self) -> bool:
-        """The producer's requests and notices."""
-        server, producer, offer = self._server, self._producer, self._offer
-        if server is None or producer is None or offer is None:
-            return False
-        arrived = server.receive()
-        for identity, frames in arrived:
-            try:
-                request = wire.decode_request(frames)
-            except RemoteProtocolError as exc:
-                self._drop("request", exc)
-                with self._lock:
-                    producer.count("malformed_frames")
-                continue
-            if request.attempt_id is None:
-                producer.describe_region()
-            with self._lock:
-                ack = producer.on_request(identity, request, self._clock())
-            if not server.send(identity, wire.encode(ack)):
-                self.stats.count("answers_dropped")
-        now = self._clock()
-        if producer.open_grants:
-            self._served_until = now + _LINGER_S
-        if now > self._served_until:
-            return bool(arrived)
-        notices = offer.poll_notices()
-        if notices:
-            with self._lock:
-                for notice in notices:
-                    producer.on_notice(notice, self._clock())
-        return bool(arrived or notices)
 
     def _hear(self) -> bool:
         """The consumer's acks and connections."""
@@ -263,7 +242,7 @@ class PumpIO:
             try:
                 ack = wire.keep_named_rows(wire.decode_ack(frames))
             except RemoteProtocolError as exc:
-                self._drop("ack", exc)
+                self.stats.malformed("ack", exc)
                 with self._lock:
                     consumer.on_bad_frame(peer, exc, now)
                 continue
@@ -386,13 +365,6 @@ class PumpIO:
         if len(self._sent_at) > 4096:
             self._sent_at.clear()  # requests that nobody answered
 
-    def _drop(self, what: str, error: RemoteProtocolError) -> None:
-        self.stats.count("malformed_frames")
-        self._dropped += 1
-        if self._dropped & (self._dropped - 1) == 0:
-            # The 1st, 2nd, 4th, 8th …: whoever sends garbage must not fill the log.
-            logger.warning("%s dropped, no. %d: %s", what, self._dropped, error)
-
     # ------------------------------------------------------------------- waiting
     def sleep(self, worked: bool) -> None:
         """Wait until there may be something to do; not at all after work was found."""
@@ -416,6 +388,7 @@ class PumpIO:
                     self._producer.next_deadline() if self._producer is not None else None,
                     self._holds.next_deadline() if self._holds is not None else None,
                     self._client.next_deadline() if self._client is not None else None,
+                    self._events.next_deadline() if self._events is not None else None,
                 )
                 if deadline is not None
             ]
@@ -425,7 +398,7 @@ class PumpIO:
             wait = max(0.0, min(wait, min(due) - now))
         poller = zmq.Poller()
         poller.register(self._wake_fd, zmq.POLLIN)
-        for plane in (self._server, self._client):
+        for plane in (self._serving, self._client, self._events):
             for sock in plane.sockets if plane is not None else ():
                 poller.register(sock, zmq.POLLIN)
         poller.poll(max(1, int(wait * 1000 + 0.999)) if wait > 0 else 0)
@@ -433,7 +406,5 @@ class PumpIO:
     def _transferring(self, now: float) -> bool:
         reading = self._consumer is not None and self._consumer.active_reads > 0
         sending = self._reader is not None and self._reader.sending
-        serving = self._producer is not None and (
-            self._producer.open_grants > 0 or now <= self._served_until
-        )
+        serving = self._serving is not None and self._serving.transferring(now)
         return reading or sending or serving

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, deque
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES: Final = 4096
 
@@ -30,6 +33,15 @@ class PumpStats:
         """Add to a counter."""
         with self._lock:
             self._counts[what] += by
+
+    def malformed(self, what: str, error: Exception) -> None:
+        """Count a message that was none; every so often it is logged as well."""
+        with self._lock:
+            self._counts["malformed_frames"] += 1
+            number = self._counts["malformed_frames"]
+        if number & (number - 1) == 0:
+            # The 1st, 2nd, 4th, 8th …: whoever sends garbage must not fill the log.
+            logger.warning("%s dropped, no. %d: %s", what, number, error)
 
     def sample(self, what: str, seconds: float) -> None:
         """Note a latency: ``ack`` (request to answer) or ``read`` (post to done)."""

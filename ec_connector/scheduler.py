@@ -282,6 +282,8 @@ class ECScheduler:
             self.holds.tick(now)
             if self.p2p is not None:
                 self.p2p.tick_without_pump(now)
+        if self.p2p is not None:
+            self.p2p.wake()  # the step's evictions are to be told
         self._planned.clear()
         self._planned_loads.clear()
         self._promised.clear()

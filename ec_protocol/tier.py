@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
 
 from ec_protocol.dispatch import ENTRY
 from ec_protocol.entry import Entry, Holder, Writer
@@ -26,6 +26,9 @@ from ec_protocol.trace import Trace
 PREFERRED_EXTENTS: Final = 2
 #: How many entries beyond the needed space may be evicted to get few extents.
 EXTRA_EVICTIONS: Final = 4
+
+#: What may become of an encoding, as others are told (EC-13.2).
+TierEvent = Literal["stored", "evicted", "lost", "quarantined", "retired", "recovered"]
 
 _LAST_HOLDER: Final = ENTRY.mask("last_holder")
 
@@ -62,10 +65,12 @@ class EncodingTier:
         self.extra_evictions = extra_evictions
         self.retired_blocks = 0
         self.evictions = 0
+        #: Told of every event, under the lock; must neither raise nor take long.
+        self.listener: Callable[[TierEvent, Entry], None] | None = None
         self._space = ExtentAllocator(num_blocks)
         self._live: dict[str, Entry] = {}
         self._quarantined: dict[int, Entry] = {}
-        self._retired: dict[int, Extents] = {}
+        self._retired: dict[int, Entry] = {}
         self._step_holders: dict[Entry, Holder] = {}
         self._evictable_blocks = 0
         # Eviction order with lazy deletion: pinned entries stay in the heap and
@@ -74,6 +79,8 @@ class EncodingTier:
         self._ids = itertools.count(1)
         self._orders = itertools.count(1)
         self._steps = itertools.count(1)
+        if trace is not None:
+            trace.facts("tier", total=num_blocks, block_size=block_size_bytes)
 
     # ------------------------------------------------------------- queries
     def get(self, mm_hash: str) -> Entry | None:
@@ -190,12 +197,13 @@ class EncodingTier:
         Raises:
             LocalProtocolError: No retired blocks are kept under that entry id.
         """
-        extents = self._retired.pop(entry_id, None)
-        if extents is None:
+        entry = self._retired.pop(entry_id, None)
+        if entry is None:
             raise LocalProtocolError(f"Reclaim: entry {entry_id} has no retired blocks")
-        self._space.free(extents)
-        count = sum(n for _, n in extents)
+        self._space.free(entry.extents)
+        count = entry.num_blocks
         self.retired_blocks -= count
+        self._tell("recovered", entry)
         if self.trace is not None:
             self.trace.touch("tier", self.variables())
             self.trace.action("Reclaim", entry=entry_id, blocks=count)
@@ -206,6 +214,7 @@ class EncodingTier:
         """Event ``cancel``."""
         self._move(entry, "cancel")
         self._release(entry, self._live)
+        self._tell("lost", entry)
 
     def begin_write(self, entry: Entry, writer: Writer) -> None:
         """Event ``begin_write``: ``writer`` is about to be handed the blocks."""
@@ -221,6 +230,7 @@ class EncodingTier:
         entry.order = next(self._orders)
         self._enqueue(entry)
         self._touch(entry)
+        self._tell("stored", entry)
 
     def write_ended(self, entry: Entry, writer: Writer) -> None:
         """Event ``write_ended``: the writer is provably gone, its bytes do not count."""
@@ -236,6 +246,7 @@ class EncodingTier:
         del self._live[entry.mm_hash]
         self._quarantined[entry.entry_id] = entry
         self._touch(entry)
+        self._tell("quarantined", entry)
 
     def dma_ended(self, entry: Entry) -> None:
         """Event ``dma_ended``: with the proof in hand the blocks are free."""
@@ -244,14 +255,16 @@ class EncodingTier:
         del self._quarantined[entry.entry_id]
         self._space.free(entry.extents)
         self._touch(entry)
+        self._tell("recovered", entry)
 
     def retire(self, entry: Entry) -> None:
         """Event ``retire``: no proof came; the blocks leave circulation."""
         self._move(entry, "retire")
         del self._quarantined[entry.entry_id]
-        self._retired[entry.entry_id] = entry.extents
+        self._retired[entry.entry_id] = entry
         self.retired_blocks += entry.num_blocks
         self._touch(entry)
+        self._tell("retired", entry)
 
     def pin(self, entry: Entry, holder: Holder) -> None:
         """Event ``pin``: ``holder`` depends on the bytes until its ``unpin``.
@@ -313,6 +326,7 @@ class EncodingTier:
         self._evictable_blocks -= entry.num_blocks
         self._release(entry, self._live)
         self.evictions += 1
+        self._tell("evicted", entry)
         if self.trace is not None:
             self.trace.action("Evict", mm_hash=entry.mm_hash)
 
@@ -326,6 +340,10 @@ class EncodingTier:
         del index[entry.mm_hash]
         self._space.free(entry.extents)
         self._touch(entry)
+
+    def _tell(self, event: TierEvent, entry: Entry) -> None:
+        if self.listener is not None:
+            self.listener(event, entry)
 
     def _check_writer(self, entry: Entry, writer: Writer, event: str) -> None:
         if entry.writer != writer:
@@ -374,14 +392,14 @@ class EncodingTier:
             claim(entry.extents, repr(entry))
             if bool(entry.holders) != (entry.state == "pinned"):
                 raise LocalProtocolError(f"PinSafety: {entry!r} has holders {entry.holders}")
-        for entry_id, extents in self._retired.items():
-            claim(extents, f"retired entry {entry_id}")
+        for entry_id, entry in self._retired.items():
+            claim(entry.extents, f"retired entry {entry_id}")
         claim(self._space.free_extents(), "the free list")
         if len(owner) != self.num_blocks:
             raise LocalProtocolError(
                 f"Conserved: {self.num_blocks - len(owner)} of {self.num_blocks} blocks are lost"
             )
-        retired = sum(n for extents in self._retired.values() for _, n in extents)
+        retired = sum(entry.num_blocks for entry in self._retired.values())
         if retired != self.retired_blocks:
             raise LocalProtocolError(
                 f"Conserved: {self.retired_blocks} retired blocks counted, {retired} exist"

@@ -23,7 +23,7 @@ P2P_CORE = {"attempt", "commands", "consumer", "peers", "producer", "reads", "wi
 # Command-line and model-checking tools: not the core, and no part of a running connector.
 TOOLING = {"cli", "tlc"}
 # I/O modules that are imported only when peer-to-peer is on.
-P2P_IO = {"control", "data", "p2p", "pump", "pump_io", "pump_stats"}
+P2P_IO = {"control", "data", "events", "p2p", "pump", "pump_io", "pump_serve", "pump_stats"}
 # Not part of a running connector.
 IO_TOOLING = {"bench", "cli", "demo", "proxy"}
 

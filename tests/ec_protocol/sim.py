@@ -148,8 +148,8 @@ class Node:
                     )
         retired = {
             b
-            for extents in self.tier._retired.values()
-            for start, count in extents
+            for entry in self.tier._retired.values()
+            for start, count in entry.extents
             for b in range(start, start + count)
         }
         for dma in dmas:

@@ -26,7 +26,7 @@ def free_and_owned(tier: EncodingTier, a: Entry, b: Entry) -> None:
 
 
 def retired_and_owned(tier: EncodingTier, a: Entry, b: Entry) -> None:
-    tier._retired[99] = a.extents
+    tier._retired[99] = a
 
 
 def vanished(tier: EncodingTier, a: Entry, b: Entry) -> None:
