@@ -16,7 +16,7 @@ import torch
 from ec_connector.bench.copies import Encoding, batches, bench_region, churned, finish, jobs
 from ec_connector.bench.rows import Row
 from ec_connector.copy_cuda import CudaCopyEngine
-from ec_connector.cuda_methods import METHODS, MethodUnavailable, Piece, choose_method
+from ec_connector.cuda_methods import METHODS, CopyMethod, MethodUnavailable, Piece, choose_method
 from ec_connector.region import SharedRegion
 from ec_protocol.extents import Extents
 
@@ -63,9 +63,14 @@ def run(quick: bool = False) -> list[Row]:
 def _after_churn(
     region: SharedRegion, engine: CudaCopyEngine, groups: list[list[Encoding]], save: bool
 ) -> list[Row]:
-    """The engine, one big copy, and runs of a LIFO free list, in turns batch by batch."""
+    """The engine, one big copy, and runs of a LIFO free list, in turns batch by batch.
+
+    The runs go by our own method and, where vLLM can be imported, by its
+    ``swap_blocks_batch``: together with the sorted list that is how its connector copies.
+    """
     numbers = itertools.count(1)
-    ours, big, runs = _Samples(), _Samples(), _Samples()
+    ours, big, runs, theirs = _Samples(), _Samples(), _Samples(), _Samples()
+    swap = _swap(region)
     largest = max(sum(e.nbytes for e in group) for group in groups)
     flat = torch.randint(0, 256, (largest,), dtype=torch.uint8, device="cuda")
     stream = _stream()
@@ -87,7 +92,10 @@ def _after_churn(
             (big, partial(engine.method.submit, whole, save, stream), stream),
             (runs, partial(engine.method.submit, coalesced, save, stream), stream),
         ]
-        for samples, submit, where in turns[number % 3 :] + turns[: number % 3]:
+        if swap is not None:
+            turns.append((theirs, partial(swap.submit, coalesced, save, stream), stream))
+        first = number % len(turns)
+        for samples, submit, where in turns[first:] + turns[:first]:
             device, host = _timed(submit, where)
             if samples is ours:  # its jobs are numbered; a second time they are others
                 finish(engine)
@@ -102,7 +110,7 @@ def _after_churn(
     extents = _mean(len(e.ours) for group in groups for e in group)
     lifo = _mean(len(e.runs) for group in groups for e in group)
     mine = _rate(total, ours.device)
-    return [
+    rows = [
         Row(
             "copy",
             f"{kind} ({extents:.2f} extents per entry), beside one big copy",
@@ -139,6 +147,24 @@ def _after_churn(
             "us",
         ),
     ]
+    if swap is None:
+        return rows
+    beside = "beside vLLM's swap_blocks_batch of the same runs"
+    latency = _rate(total, ours.latency), _rate(total, theirs.latency)
+    queued = statistics.median(ours.submit) * 1e6, statistics.median(theirs.submit) * 1e6
+    return [
+        *rows,
+        Row("copy", f"{kind}, {beside}", mine, _rate(total, theirs.device), "GB/s"),
+        Row("copy", f"{kind}, from call to end on an idle device, {beside}", *latency, "GB/s"),
+        Row("copy", f"{kind}, submitting a batch of {_PER_BATCH}, {beside}", *queued, "us"),
+    ]
+
+
+def _swap(region: SharedRegion) -> CopyMethod | None:
+    try:
+        return choose_method(region.tensor, "swap")
+    except MethodUnavailable:
+        return None
 
 
 def _methods(

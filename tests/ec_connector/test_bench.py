@@ -64,6 +64,11 @@ def test_an_unknown_benchmark_is_refused() -> None:
     result = CliRunner().invoke(app, ["bench", "tears"])
     assert result.exit_code == 1
     assert "choose from copy, core, tier, ack, read, startup, all" in result.output
+    result = CliRunner().invoke(app, ["bench", "tears", "--json"])
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert set(document) == {"machine", "rows", "error"}
+    assert document["rows"] == []
 
 
 @pytest.mark.usefixtures("fake")
