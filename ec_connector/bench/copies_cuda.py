@@ -150,12 +150,12 @@ def _after_churn(
     if swap is None:
         return rows
     beside = "beside vLLM's swap_blocks_batch of the same runs"
-    latency = _rate(total, ours.latency), _rate(total, theirs.latency)
+    fast = _rate(total, ours.latency), _rate(total, theirs.latency)
     queued = statistics.median(ours.submit) * 1e6, statistics.median(theirs.submit) * 1e6
     return [
         *rows,
         Row("copy", f"{kind}, {beside}", mine, _rate(total, theirs.device), "GB/s"),
-        Row("copy", f"{kind}, from call to end on an idle device, {beside}", *latency, "GB/s"),
+        Row("copy", f"{kind}, from call to end on an idle device, {beside}", *fast, "GB/s"),
         Row("copy", f"{kind}, submitting a batch of {_PER_BATCH}, {beside}", *queued, "us"),
     ]
 
