@@ -1,7 +1,7 @@
 \* SPDX-License-Identifier: Apache-2.0
 ----------------------------- MODULE MCPeerRead -----------------------------
 \* Bounds and checks of PeerRead for TLC.
-EXTENDS PeerProps, TLC
+EXTENDS PeerProps, PeerStore, TLC
 
 \* Everything but the history of the last step.
 View == <<tiers, consumer, plane, net, producer>>

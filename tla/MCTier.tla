@@ -3,7 +3,7 @@
 \* Bounds, symmetry and views for Tier, and the states that a model must reach
 \* to be worth its time.
 
-EXTENDS Tier, TLC
+EXTENDS TierStore, TLC
 
 CONSTANTS A, B
 
@@ -15,10 +15,11 @@ SizeMixed == [e \in Enc |-> IF e = A THEN 2 ELSE 1]
 Symmetry == Permutations(Blocks) \cup Permutations(Copies)
 SymmetryEnc == Symmetry \cup Permutations(Enc)
 
-\* Without the history, and without the way in which a slot's last copy ended.
+\* Without the history, and without what a slot's last copy was and how it ended.
 View ==
     <<engineVars, tierVars,
-      [c \in Copies |-> IF Over(c) THEN [cp[c] EXCEPT !.st = "none"] ELSE cp[c]],
+      [c \in Copies |-> IF Over(c) THEN [cp[c] EXCEPT !.st = "none", !.kind = "none",
+                                                      !.enc = Garbage] ELSE cp[c]],
       stale, byteVars, stopped>>
 
 \* Slots are alike: without SYMMETRY the lowest free one stands for all.

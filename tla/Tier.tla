@@ -118,13 +118,16 @@ ReportGuards(c, r) ==
     (IF LastRank(c, r) THEN {"last_rank"} ELSE {})
         \cup (IF AllLanded(c, r) THEN {"all_landed"} ELSE {})
 
-\* Copy c after the report of r; a copy that is over forgets all but its state.
+\* A copy that is over forgets all but what it was and how it ended.
+Finished(c, to) == [NoCopy EXCEPT !.st = to, !.kind = cp[c].kind, !.enc = cp[c].enc]
+
+\* Copy c after the report of r.
 Reported(c, r) ==
     LET to == Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r))
         rk == IF Due(c, r) THEN [cp[c].rk EXCEPT ![r] = "off"] ELSE cp[c].rk
         quiet == \A s \in Ranks : ~(rk[s] = "run" /\ cp[c].todo[s] # {})
     IN IF to \in CopyTerminal /\ quiet
-         THEN [NoCopy EXCEPT !.st = to]
+         THEN Finished(c, to)
          ELSE [cp[c] EXCEPT !.st = to, !.rk = rk, !.heard = @ \cup {r},
                             !.nrep = @ + 1, !.ok = AllLanded(c, r)]
 
@@ -363,7 +366,7 @@ SaveSkipped(c) ==
        IN \/ /\ phase = "build"
              /\ CanFire(CopyEdges, cp[c].st, "skip", {})
              /\ cp' = [cp EXCEPT ![c] =
-                          [NoCopy EXCEPT !.st = Fire(CopyEdges, cp[c].st, "skip", {})]]
+                          Finished(c, Fire(CopyEdges, cp[c].st, "skip", {}))]
              /\ UNCHANGED stale
              /\ est' = [est EXCEPT ![e] = Fire(EntryEdges, @, "cancel", {})]
              /\ ev' = {Ev("copy", CopyEdges, cp[c].st, "skip", {}),
@@ -397,7 +400,7 @@ LoadSkipped(c) ==
     /\ \/ /\ phase = "build"
           /\ CanFire(CopyEdges, cp[c].st, "skip", {})
           /\ cp' = [cp EXCEPT ![c] =
-                       [NoCopy EXCEPT !.st = Fire(CopyEdges, cp[c].st, "skip", {})]]
+                       Finished(c, Fire(CopyEdges, cp[c].st, "skip", {}))]
           /\ UNCHANGED stale
           /\ ev' = {Ev("copy", CopyEdges, cp[c].st, "skip", {})}
                       \cup UnpinEv(cp[c].enc, PinLoads)

@@ -306,6 +306,9 @@ def _orphans(manifest: Manifest) -> list[str]:
 def write_pins(manifest: Manifest, updates: Mapping[str, Mapping[str, Any]]) -> None:
     """Write new values into the manifest file, everything else untouched.
 
+    The file is read again first: models take minutes, and it may have been edited
+    since it was loaded.
+
     Args:
         manifest: A loaded manifest.
         updates: New field values by model name.
@@ -313,11 +316,12 @@ def write_pins(manifest: Manifest, updates: Mapping[str, Mapping[str, Any]]) -> 
     Raises:
         ManifestError: The file cannot be written (an installed copy).
     """
-    for entry in manifest.raw:
+    raw = load_manifest(manifest.folder).raw
+    for entry in raw:
         entry.update(updates.get(entry["name"], {}))
     path = manifest.folder / FILE_NAME
     try:
-        path.write_text(dump_manifest(manifest.raw), encoding="utf-8")
+        path.write_text(dump_manifest(raw), encoding="utf-8")
     except OSError as exc:
         raise ManifestError(f"{path} cannot be written ({exc}): run from a checkout") from exc
 
