@@ -27,6 +27,7 @@ from rich.table import Table
 
 from ec_protocol._files import checkout_dir, spec_dir, tla_dir
 from ec_protocol.errors import ECError
+from ec_protocol.explain.command import explain
 from ec_protocol.lifecycle import load_lifecycles
 from ec_protocol.tlc import diagrams, lifecycle_tla
 from ec_protocol.tlc.check import Report, pins, run_models
@@ -340,6 +341,9 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+app.command()(explain)
 
 
 def main() -> None:

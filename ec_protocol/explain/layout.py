@@ -107,19 +107,20 @@ class Layout:
         return top, max(bottom, top + 4.0)
 
 
-def lay_out(story: Story, first: int, last: int, bars: list[int]) -> Layout:
+def lay_out(story: Story, first: int, last: int, bars: list[int], arrows: list[int]) -> Layout:
     """Place lanes, rows and bars of a window.
 
     Args:
         story: The story.
         first: First row.
         last: One past the last row.
-        bars: Indices of the bars that are visible in the window, by their start.
+        bars: Indices of the bars that touch the window, by their start.
+        arrows: Indices of the arrows that touch it.
     """
     layout = Layout(first, last)
     _place_rows(story, layout)
     _place_bars(story, layout, bars)
-    _place_lanes(story, layout)
+    _place_lanes(layout, story.used_lanes(first, last, bars, arrows))
     return layout
 
 
@@ -165,9 +166,9 @@ def _place_bars(story: Story, layout: Layout, bars: list[int]) -> None:
     layout.track_counts = {lane: len(tracks) for lane, tracks in busy_until.items()}
 
 
-def _place_lanes(story: Story, layout: Layout) -> None:
+def _place_lanes(layout: Layout, lanes: list[Lane]) -> None:
     left = GUTTER
-    for lane in story.used_lanes:
+    for lane in lanes:
         if not layout.groups or layout.groups[-1][0] != lane.group:
             if layout.groups:
                 left += _GROUP_GAP

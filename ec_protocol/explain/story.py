@@ -140,12 +140,19 @@ class Story:
     about: str = ""
     time_unit: str = ""
 
-    @property
-    def used_lanes(self) -> list[Lane]:
-        """The lanes on which something happens, in order."""
-        used = {step.lane for step in self.steps} | {bar.lane for bar in self.bars}
-        for arrow in self.arrows:
-            used |= {arrow.source, arrow.target}
+    def used_lanes(self, first: int, last: int, bars: list[int], arrows: list[int]) -> list[Lane]:
+        """The lanes on which something happens in a window, in order.
+
+        Args:
+            first: First row of the window.
+            last: One past its last row.
+            bars: Indices of bars that touch it.
+            arrows: Indices of arrows that touch it.
+        """
+        used = {step.lane for step in self.steps[first:last]}
+        used |= {self.bars[index].lane for index in bars}
+        for index in arrows:
+            used |= {self.arrows[index].source, self.arrows[index].target}
         return [lane for lane in self.lanes if lane.key in used]
 
 

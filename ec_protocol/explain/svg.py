@@ -31,7 +31,9 @@ _SMALL: Final = 5.7
 _STUB: Final = 0.55  # how far an arrow goes that nobody received
 
 
-def draw(story: Story, first: int, last: int, bars: list[int], arrows: list[int]) -> tuple[str, str]:
+def draw(
+    story: Story, first: int, last: int, bars: list[int], arrows: list[int]
+) -> tuple[str, str]:
     """Head and body of the rows ``first`` to ``last - 1``.
 
     Args:
@@ -41,13 +43,13 @@ def draw(story: Story, first: int, last: int, bars: list[int], arrows: list[int]
         bars: Indices of bars that touch these rows.
         arrows: Indices of arrows that touch them.
     """
-    return _Drawing(story, lay_out(story, first, last, bars)).draw(bars, arrows)
+    return _Drawing(story, lay_out(story, first, last, bars, arrows)).draw(bars, arrows)
 
 
 def standalone(story: Story, css: str) -> str:
     """The whole story as one SVG file."""
     every_bar, every_arrow = list(range(len(story.bars))), list(range(len(story.arrows)))
-    drawing = _Drawing(story, lay_out(story, 0, len(story.steps), every_bar))
+    drawing = _Drawing(story, lay_out(story, 0, len(story.steps), every_bar, every_arrow))
     head, body = drawing.draw(every_bar, every_arrow)
     width, height = drawing.layout.width, drawing.layout.height
     verdict = ""

@@ -198,4 +198,3 @@ def _all_states() -> frozenset[str]:
 def _quiet_states() -> frozenset[str]:
     """States in which an object is over."""
     return frozenset(state for table in load_lifecycles().values() for state in table.terminal)
-

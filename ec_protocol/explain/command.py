@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``ec-protocol explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ec_protocol.errors import ECError
+from ec_protocol.explain.page import drawing, page
+from ec_protocol.explain.source import tell
+
+#: Written to standard output instead of a file.
+STDOUT = Path("-")
+
+
+def explain(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHAT",
+            help="A model that must fail (its counterexample is shown), a file with TLC's output, "
+            "a scenario, or the trace files of one run.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write; - for standard output."),
+    ] = None,
+    svg: Annotated[bool, typer.Option("--svg", help="The drawing alone, as SVG.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds before TLC is killed.")
+    ] = None,
+) -> None:
+    """Draw a counterexample, a scenario or a recorded run as a sequence diagram."""
+    try:
+        story = tell(what, timeout)
+    except ECError as exc:
+        typer.secho(f"error: {exc}", err=True, fg="red")
+        raise typer.Exit(2) from exc
+    text = drawing(story) if svg else page(story)
+    if out == STDOUT:
+        typer.echo(text, nl=False)
+        return
+    target = out or Path(f"{story.title}.{'svg' if svg else 'html'}".replace(" ", "-"))
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        typer.secho(f"error: {target}: {exc.strerror}; name another with --out", err=True, fg="red")
+        raise typer.Exit(2) from exc
+    typer.echo(f"wrote {target}: {len(story.steps)} steps", err=True)
+    if story.verdict is not None:
+        where = "" if story.verdict.row is None else f" at step {story.verdict.row + 1}"
+        typer.echo(f"{story.verdict.title}{where}: {story.verdict.sentence}", err=True)

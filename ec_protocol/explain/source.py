@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what ``ec-protocol explain`` was given, and makes its story."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ec_protocol._files import tla_dir
+from ec_protocol.errors import ECError
+from ec_protocol.explain.from_tlc import NothingToExplain, tell_counterexample
+from ec_protocol.explain.from_trace import tell_traces
+from ec_protocol.explain.story import Story
+from ec_protocol.tlc.check import job_for
+from ec_protocol.tlc.manifest import load_manifest
+from ec_protocol.tlc.output import OutputParser
+from ec_protocol.tlc.runner import TlcRunner
+
+_TLC_MARK: Final = "@!@!@STARTMSG"
+_GZIP: Final = b"\x1f\x8b"
+_LOOK: Final = 4096
+
+
+class UnknownInput(ECError):
+    """What was named is nothing that can be explained; the message says what can."""
+
+
+def tell(names: Sequence[str], seconds: float | None = None) -> Story:
+    """The story of what was named.
+
+    Args:
+        names: One model of ``tla/manifest.json``, one file, or several traces.
+        seconds: Bound of a run of TLC; that of the manifest if left out.
+
+    Raises:
+        ECError: It cannot be explained; the message names it and says why.
+    """
+    paths = [Path(name) for name in names]
+    if all(path.is_file() for path in paths):
+        return _tell_files(paths)
+    if len(names) > 1:
+        lost = next(path for path in paths if not path.is_file())
+        raise UnknownInput(f"{lost}: no such file; several names must all be trace files")
+    if paths[0].exists() or "/" in names[0] or paths[0].suffix:
+        raise UnknownInput(f"{names[0]}: no such file")
+    return _tell_model(names[0], seconds)
+
+
+def _tell_files(paths: list[Path]) -> Story:
+    kinds = {path: _kind(path) for path in paths}
+    if set(kinds.values()) == {"trace"}:
+        return tell_traces(paths)
+    if len(paths) > 1:
+        other = next(path for path, kind in kinds.items() if kind != "trace")
+        raise UnknownInput(f"{other}: not a trace; only traces can be shown together")
+    path = paths[0]
+    if kinds[path] == "tlc":
+        parser = OutputParser()
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines():
+            parser.feed(line)
+        return tell_counterexample(parser.output, path.stem, None, path.parent)
+    raise UnknownInput(
+        f"{path}: neither a trace (NDJSON whose first line has trace_version), nor recorded "
+        "output of TLC with -tool"
+    )
+
+
+def _kind(path: Path) -> str:
+    """``trace``, ``tlc``, or ``""`` for neither, by the beginning of the file."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_LOOK)
+    except OSError as exc:
+        raise UnknownInput(f"{path}: {exc.strerror}") from exc
+    if _TLC_MARK.encode() in head:
+        return "tlc"
+    first = head.split(b"\n", 1)[0]
+    # An empty file is read as a trace, whose reader says best what is wrong with it.
+    return "trace" if not head or head.startswith(_GZIP) or b"trace_version" in first else ""
+
+
+def _tell_model(name: str, seconds: float | None) -> Story:
+    manifest = load_manifest(tla_dir())
+    model = next((model for model in manifest.models if model.name == name), None)
+    if model is None:
+        near = difflib.get_close_matches(name, [m.name for m in manifest.models], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "they are in tla/manifest.json"
+        raise UnknownInput(f"{name}: no such file, and no model of that name; {hint}")
+    if model.mode != "bug":
+        raise NothingToExplain(
+            f"{name} is expected to hold, so there is no counterexample; name a model whose mode "
+            "is bug, for example BugPeerReadF1, or a trace file"
+        )
+    job = job_for(model, manifest.folder)
+    run = TlcRunner().run(replace(job, timeout=seconds or job.timeout))
+    if run.timed_out:
+        raise NothingToExplain(f"{name}: TLC was killed after {seconds or model.timeout:g} s")
+    return tell_counterexample(run.output, name, model, manifest.folder)
