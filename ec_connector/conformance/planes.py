@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control and data plane as the kit simulates them, and the pump's real I/O on top.
+
+``SimulatedIO`` is ``PumpIO`` with the four ends replaced: everything between the wire
+and the core (decoding, dropping, posting, polling, releasing) is the code that runs in
+a real process.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from ec_connector.control import Arrived, ControlClient, ControlServer
+from ec_connector.data.base import (
+    DataPlaneError,
+    DataPlaneReader,
+    DataPlaneServer,
+    Pieces,
+    ReadEvent,
+)
+from ec_connector.pump_io import PumpIO
+from ec_protocol.commands import PeerKey
+from ec_protocol.consumer import ConsumerReads
+from ec_protocol.holds import HoldTable
+from ec_protocol.producer import ProducerGrants
+from ec_protocol.timing import Timing
+
+Emit = Callable[..., None]
+
+
+class SimulatedServer:
+    """A ROUTER without a socket: the kit puts frames in and takes them out."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.inbox: list[Arrived] = []
+        self._emit = emit
+
+    def receive(self) -> list[Arrived]:
+        """What has come."""
+        arrived, self.inbox = self.inbox, []
+        return arrived
+
+    def send(self, identity: bytes, payload: bytes) -> bool:
+        """Answer a peer."""
+        self._emit("frames", to=identity.hex(), frames=["", payload.hex()])
+        return True
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class SimulatedClient:
+    """DEALERs without sockets."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.inbox: list[Arrived] = []
+        self.events: list[tuple[PeerKey, bool]] = []
+        self._emit = emit
+        self._open: set[PeerKey] = set()
+
+    def open(self, peer: PeerKey, now: float) -> None:
+        """Connect."""
+        self._open.add(peer)
+        self._emit("connect", peer=list(peer))
+
+    def send(self, peer: PeerKey, payload: bytes) -> bool:
+        """Send a request."""
+        if peer not in self._open:
+            return False
+        self._emit("frames", to=list(peer), frames=["", payload.hex()])
+        return True
+
+    def receive(self) -> list[Arrived]:
+        """What has come over connections that are open."""
+        arrived, self.inbox = self.inbox, []
+        return [item for item in arrived if item.source in self._open]
+
+    def changes(self, now: float) -> list[tuple[PeerKey, bool]]:
+        """Connections made and lost."""
+        events, self.events = self.events, []
+        return [(peer, up) for peer, up in events if peer in self._open]
+
+    def close(self, peer: PeerKey) -> None:
+        """Drop a connection."""
+        if peer in self._open:
+            self._open.discard(peer)
+            self._emit("close", peer=list(peer))
+
+    def close_all(self) -> None:
+        """Drop every connection."""
+        for peer in list(self._open):
+            self.close(peer)
+
+
+class SimulatedOffer(DataPlaneServer):
+    """The producer's data plane: notices come from the kit."""
+
+    def __init__(self, agent: bytes) -> None:
+        super().__init__()
+        self._agent = agent
+        self.inbox: list[bytes] = []
+
+    @property
+    def agent_metadata(self) -> bytes:
+        """What acks carry."""
+        return self._agent
+
+    def poll_notices(self) -> list[bytes]:
+        """Notices that came."""
+        notices, self.inbox = self.inbox, []
+        return notices
+
+    def close(self) -> bool:
+        """Gone at once."""
+        return True
+
+
+class SimulatedReader(DataPlaneReader):
+    """The consumer's data plane: the kit moves the bytes and says what happened.
+
+    Args:
+        emit: Tells the kit.
+        delay: Called while a READ is prepared: how the kit makes that take long.
+    """
+
+    def __init__(self, emit: Emit, delay: Callable[[], None]) -> None:
+        super().__init__()
+        self._emit = emit
+        self._delay = delay
+        self._prepared: dict[int, dict[str, Any]] = {}
+        self._posted: set[int] = set()
+        self._abandoned: set[int] = set()
+        self.events: list[ReadEvent] = []
+        self.proven: list[int] = []
+
+    def prepare(
+        self,
+        attempt_id: int,
+        agent_metadata: bytes,
+        local: Pieces,
+        remote: Pieces,
+        device_id: int,
+        notice: bytes,
+    ) -> None:
+        """See ``DataPlaneReader.prepare``."""
+        if not agent_metadata:
+            raise DataPlaneError("no agent metadata")
+        self._delay()
+        self._prepared[attempt_id] = {
+            "read": attempt_id,
+            "agent": agent_metadata.hex(),
+            "device": device_id,
+            "notice": notice.hex(),
+            "local": [list(piece) for piece in local],
+            "remote": [list(piece) for piece in remote],
+        }
+
+    def post(self, attempt_id: int) -> None:
+        """See ``DataPlaneReader.post``."""
+        self._posted.add(attempt_id)
+        self._emit("read", **self._prepared.pop(attempt_id))
+
+    def discard(self, attempt_id: int) -> None:
+        """See ``DataPlaneReader.discard``."""
+        self._prepared.pop(attempt_id, None)
+
+    def poll(self) -> list[ReadEvent]:
+        """What the kit said, of READs that are still of interest."""
+        events, self.events = self.events, []
+        told = []
+        for event in events:
+            if event.attempt_id not in self._posted:
+                continue
+            if event.outcome == "error" and event.attempt_id in self._abandoned:
+                continue
+            told.append(event)
+        return told
+
+    def release(self, attempt_id: int) -> None:
+        """See ``DataPlaneReader.release``."""
+        if attempt_id in self._posted:
+            self._posted.discard(attempt_id)
+            self._abandoned.discard(attempt_id)
+            self._emit("release", read=attempt_id)
+
+    def notify(self, agent_metadata: bytes, notice: bytes) -> None:
+        """See ``DataPlaneReader.notify``."""
+        self._emit("notify", agent=agent_metadata.hex(), notice=notice.hex())
+
+    def abandon(self, attempt_id: int) -> None:
+        """See ``DataPlaneReader.abandon``."""
+        self._abandoned.add(attempt_id)
+        self._emit("abandon", read=attempt_id)
+
+    def reap(self) -> list[int]:
+        """Attempts whose endpoint the kit has torn down."""
+        proven, self.proven = self.proven, []
+        return proven
+
+    def close(self) -> list[int]:
+        """Tear everything down: the proof for every READ that is left."""
+        posted, self._posted = self._posted, set()
+        return sorted(posted)
+
+    @property
+    def reads(self) -> int:
+        """READs whose end was not seen."""
+        return len(self._posted)
+
+    @property
+    def sending(self) -> bool:
+        """Notices leave at once."""
+        return False
+
+    @property
+    def tainted(self) -> bool:
+        """Whether ``reap`` has something to say."""
+        return bool(self.proven)
+
+
+class SimulatedIO(PumpIO):
+    """The pump's I/O between the core and the kit's planes; turned by the adapter."""
+
+    def __init__(
+        self,
+        *,
+        lock: threading.Lock,
+        consumer: ConsumerReads | None,
+        producer: ProducerGrants | None,
+        timing: Timing,
+        holds: HoldTable,
+        clock: Callable[[], float],
+        wake_fd: int,
+        stats: Any,
+        emit: Emit,
+        agent: bytes,
+        delay: Callable[[], None],
+    ) -> None:
+        self.server = SimulatedServer(emit)
+        self.client = SimulatedClient(emit)
+        self.offer = SimulatedOffer(agent)
+        self.reader = SimulatedReader(emit, delay)
+        super().__init__(
+            lock=lock,
+            consumer=consumer,
+            producer=producer,
+            reader_factory=lambda: self.reader,
+            server_factory=lambda: self.offer,
+            bind=("127.0.0.1", 0),
+            timing=timing,
+            holds=holds,
+            clock=clock,
+            wake_fd=wake_fd,
+            stats=stats,
+        )
+
+    def open(self) -> None:
+        """Put the simulated ends in place; no socket is opened."""
+        if self._producer is not None:
+            self._server = cast(ControlServer, self.server)
+            self._offer = self.offer
+            with self._lock:
+                self._producer.agent_metadata = self.offer.agent_metadata
+        if self._consumer is not None:
+            self._client = cast(ControlClient, self.client)
+            self._reader = self.reader
+
+    def turn_all(self) -> None:
+        """Turn until there is nothing left to do at this moment of the virtual clock."""
+        for _ in range(1000):
+            # A virtual clock may stand still or take steps of less than the pump's own.
+            self._ticked_at = -math.inf
+            if not self.turn():
+                return
+        raise DataPlaneError("the pump finds work for ever")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kit's own reading and writing of messages.
+
+On purpose not ``ec_protocol.wire``: the kit must not share that module's mistakes.
+Plain maps in and out, so that a case can leave out, add or spoil any field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+STATUSES: Final = {
+    "OK": 0,
+    "NACK_MISSING": 1,
+    "NACK_INCOMPAT": 2,
+    "NACK_VERSION": 3,
+    "NACK_INTERNAL": 4,
+    "NACK_NOT_READY": 5,
+}
+STATUS_NAMES: Final = {number: name for name, number in STATUSES.items()}
+
+
+class FrameError(Exception):
+    """A frame that is no message; the implementation must not have sent it."""
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as a msgpack map."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode(frames: list[str]) -> dict[str, Any]:
+    """The map in ``["", payload]`` (hex).
+
+    Raises:
+        FrameError: Anything else.
+    """
+    if len(frames) != 2 or frames[0] != "":
+        raise FrameError(f"expected [empty, payload], got {len(frames)} frames")
+    try:
+        message = msgspec.msgpack.decode(bytes.fromhex(frames[1]))
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise FrameError(f"not msgpack: {exc}") from exc
+    if not isinstance(message, dict) or message.get("type") not in ("req", "ack"):
+        raise FrameError(f"no message: {message!r:.200}")
+    return message
+
+
+def descriptor(base: int, blocks: int, block_size: int) -> bytes:
+    """The old form's description of a region."""
+    return msgspec.msgpack.encode([[base + i * block_size, block_size, 0] for i in range(blocks)])
+
+
+def pieces(ack: Mapping[str, Any], block_size: int) -> list[tuple[int, int]]:
+    """``(address, bytes)`` of the whole blocks that an OK ack names, in either form.
+
+    Raises:
+        FrameError: They cannot be had.
+    """
+    try:
+        if ack.get("extents"):
+            base = ack["base_addr"]
+            size = ack["block_size"]
+            return [(base + start * size, count * size) for start, count in ack["extents"]]
+        table = msgspec.msgpack.decode(ack["mem_descriptor"])
+        return [(table[i][0], table[i][1]) for i in ack["src_block_indices"]]
+    except (KeyError, IndexError, TypeError, ValueError, msgspec.MsgspecError) as exc:
+        raise FrameError(f"an OK ack without usable blocks: {exc}") from exc
+
+
+def compat_hash(facts: Mapping[str, Any]) -> str:
+    """EC-8.4, written down once more."""
+    row = [facts[k] for k in ("vllm_version", "model", "dtype", "block_size_bytes")]
+    return hashlib.sha256(json.dumps(row, separators=(",", ":")).encode()).hexdigest()
+
+
+def notice(session: str, mm_hash: str) -> bytes:
+    """EC-8.6."""
+    return f"{session}:{mm_hash}".encode()
+
+
+def content(mm_hash: str, nbytes: int) -> bytes:
+    """The encoding that a name stands for: different for every name, at every offset."""
+    return hashlib.shake_128(mm_hash.encode()).digest(nbytes)

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of the schedule language: one struct per verb (``spec/SCENARIOS.md``).
+
+A step is an object whose first key is its verb. Unknown keys are errors, so that a
+misspelt expectation cannot be silently left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+#: A time expression: ``"sent + lease_s - lease_margin_s - eps"`` or a number of seconds.
+Time = str | float
+
+
+class Step(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"source": "from"}):
+    """Fields that every step may have.
+
+    Attributes:
+        note: For people; shown with a failure.
+        level: ``SHOULD`` makes a missed expectation of this step NON-STRICT.
+        clause: The clause of this step's expectation, if not the case's own.
+    """
+
+    note: str = ""
+    level: Literal["MUST", "SHOULD"] | None = None
+    clause: str = ""
+
+
+# ----------------------------------------------------------------------- engine
+class Request(Step):
+    """Declare a request of the host; nothing is called."""
+
+    request: str
+    at: str
+    items: list[str]
+    source: str | None = None
+    media: bool = True
+    params: Any = UNSET
+    change: dict[str, Any] = {}
+
+
+class EngineStep(Step):
+    """One engine step of a node: requests in order, then its metadata."""
+
+    step: str
+    run: list[str] = []
+    expect: dict[str, str | dict[str, str]] = {}
+    saves: list[str] | None = None
+    loads: list[str] | None = None
+
+
+class Hook(Step):
+    """One hook by itself; a step of several is put together from these."""
+
+    hook: Literal["available", "has", "alloc", "build", "failed"]
+    at: str
+    request: str = ""
+    item: str = ""
+    expect: Any = UNSET
+
+
+class Copy(Step):
+    """A copy that a step started, by its name, such as ``"save A"``."""
+
+    copy: str
+    at: str
+    do: Literal["land", "skip", "move", "report"] = "land"
+    blocks: int | None = None
+    rank: int | None = None
+    landed: bool = True
+    expect: Literal["accepted", "refused"] | None = None
+
+
+class Store(Step):
+    """A request encodes and saves an encoding, and is over. Expects that it is saved."""
+
+    store: str
+    at: str
+
+
+class Finish(Step):
+    """The request is over; checks what is announced for its encodings."""
+
+    finish: str
+    aborted: bool = False
+    expect: dict[str, Any] = {}
+
+
+class Work(Step):
+    """A rank's worker takes the node's latest step, with what the encoder produced."""
+
+    work: str
+    rank: int = 0
+    encoded: list[str] = []
+    reports: dict[str, bool] | None = None
+    started: list[str] | None = None
+
+
+class Copied(Step):
+    """The device of a rank ended a copy that ``work`` started."""
+
+    copied: str
+    at: str
+    rank: int = 0
+    ok: bool = True
+    reports: dict[str, bool] | None = None
+
+
+# ---------------------------------------------------------------------- control
+class Deliver(Step):
+    """Deliver a message of a channel: ``"C>P"`` frames, ``"C~P"`` notices."""
+
+    deliver: str
+    nth: int = 1
+    keep: bool = False
+    all: bool = False
+
+
+class Drop(Step):
+    """Lose a message of a channel."""
+
+    drop: str
+    nth: int = 1
+
+
+class Exchange(Step):
+    """Deliver frames between two nodes, both ways and in order, until there are none."""
+
+    exchange: list[str]
+
+
+class Ask(Step):
+    """A played consumer sends an XferReq; the ack is expected at once."""
+
+    ask: str
+    by: str
+    hash: str
+    session: str = ""
+    attempt: int | None = None
+    version: int | None = 2
+    form: Literal["extended", "old"] = "extended"
+    compat: str | None = None
+    fields: dict[str, Any] = {}
+    name: str = ""
+    expect: dict[str, Any] | None = None
+
+
+class Answer(Step):
+    """A played producer answers a request that waits in ``C>P``."""
+
+    answer: str
+    status: str | int = "OK"
+    nth: int = 1
+    form: Literal["extended", "old"] = "extended"
+    lease: Time | None = None
+    fields: dict[str, Any] = {}
+    drop_fields: list[str] = []
+    hold: bool = False
+    keep: bool = False
+    expect: dict[str, Any] = {}
+
+
+class Raw(Step):
+    """Frames as they are, from a played peer to a node: ``raw`` is a channel ``"X>P"``."""
+
+    raw: str
+    frames: list[str] | None = None
+    payload: Any = UNSET
+    cut: int | None = None
+    vector: str = ""
+    expect: Literal["dropped", "answered"] | dict[str, Any] | None = None
+
+
+class Notice(Step):
+    """A played consumer's completion notice: of a named grant, or any bytes (hex)."""
+
+    notice: str
+    of: str = ""
+    hex: str = ""
+    text: str = ""
+
+
+class Pull(Step):
+    """A played consumer READs the blocks of a named grant, as they are now."""
+
+    pull: str
+    expect: Literal["right", "wrong"] = "right"
+
+
+class PeerEvent(Step):
+    """The node's control plane makes or loses the connection to a peer."""
+
+    peer: Literal["heard", "lost"]
+    at: str
+    of: str
+
+
+class Message(Step):
+    """Look at a message that waits in a channel, and leave it there."""
+
+    message: str
+    nth: int = 1
+    expect: dict[str, Any] = {}
+
+
+class Sent(Step):
+    """How many messages wait in a channel."""
+
+    sent: str
+    count: int
+
+
+# ------------------------------------------------------------------------- data
+class Dma(Step):
+    """A READ that a node posted: ``"C#1"`` is the first of C."""
+
+    dma: str
+    do: Literal["move", "finish", "done", "fail", "aborted", "closed"]
+    blocks: int | None = None
+
+
+class Handle(Step):
+    """Whether the implementation still keeps the handle of a READ (EC-6.4)."""
+
+    handle: str
+    expect: Literal["kept", "released"]
+
+
+class Posted(Step):
+    """How many READs a node has posted so far."""
+
+    posted: str
+    count: int
+
+
+class Overwrite(Step):
+    """A played producer reuses the blocks of an encoding for something else."""
+
+    overwrite: str
+    at: str
+
+
+class Prepare(Step):
+    """From now on the node's data plane needs this long before it posts a READ."""
+
+    prepare: str
+    takes: Time
+
+
+# ------------------------------------------------------------------------- time
+class Advance(Step):
+    """Time passes; every node's timers are asked at the end of it."""
+
+    advance: Time
+
+
+class Until(Step):
+    """Time passes until a moment, such as ``"sent + lease_s - eps"``."""
+
+    until: Time
+    quiet: bool = False
+
+
+class Mark(Step):
+    """Give the present moment a name."""
+
+    mark: str
+
+
+# ------------------------------------------------------------------------ nodes
+class Crash(Step):
+    """The node is gone without a word: SIGKILL."""
+
+    crash: str
+
+
+class Restart(Step):
+    """A new process of the node; a running one is crashed first."""
+
+    restart: str
+
+
+class Stop(Step):
+    """The node shuts down in good order."""
+
+    stop: str
+
+
+# ----------------------------------------------------------------------- checks
+class Servable(Step):
+    """Whether the node would promise the encoding in a step of its own."""
+
+    servable: str
+    at: str
+    expect: bool = True
+
+
+class Load(Step):
+    """A step loads the encoding on every rank, and its bytes are the right ones."""
+
+    load: str
+    at: str
+
+
+class Room(Step):
+    """Whether a save of this many blocks gets room; what it got is given back."""
+
+    room: int
+    at: str
+    expect: bool = True
+
+
+class Idle(Step):
+    """Whether the node's engine may stop stepping."""
+
+    idle: str
+    expect: bool = True
+
+
+class Blocks(Step):
+    """The node's own account of its blocks."""
+
+    blocks: str
+    expect: dict[str, int]
+
+
+class Config(Step):
+    """Would a configuration start, and what does its error say?"""
+
+    config: dict[str, Any]
+    at: str
+    ok: bool
+    error: list[str] = []
+
+
+class Start(Step):
+    """Start a node that ``setup`` marks ``"later"``, with other settings if wanted."""
+
+    start: str
+    timers: dict[str, float] = {}
+    ok: bool = True
+    error: list[str] = []
+
+
+class CompatHash(Step):
+    """The compatibility hash of some facts."""
+
+    compat_hash: str
+    vector: str = ""
+    facts: dict[str, Any] = {}
+    expect: str = ""
+
+
+class Region(Step):
+    """Real files: an action of the adapter's ``region`` operation."""
+
+    region: str
+    at: str
+    args: dict[str, Any] = {}
+    expect: dict[str, Any] = {}
+    error: list[str] = []
+    save: dict[str, str] = {}
+
+
+class Repeat(Step):
+    """Steps again and again; ``{i}`` in their texts is the number of the round."""
+
+    repeat: int
+    steps: list[dict[str, Any]]
+
+
+VERBS: Final[dict[str, type[Step]]] = {
+    "request": Request,
+    "step": EngineStep,
+    "hook": Hook,
+    "copy": Copy,
+    "store": Store,
+    "finish": Finish,
+    "work": Work,
+    "copied": Copied,
+    "deliver": Deliver,
+    "drop": Drop,
+    "exchange": Exchange,
+    "ask": Ask,
+    "answer": Answer,
+    "raw": Raw,
+    "notice": Notice,
+    "pull": Pull,
+    "peer": PeerEvent,
+    "message": Message,
+    "sent": Sent,
+    "dma": Dma,
+    "handle": Handle,
+    "posted": Posted,
+    "overwrite": Overwrite,
+    "prepare": Prepare,
+    "advance": Advance,
+    "until": Until,
+    "mark": Mark,
+    "crash": Crash,
+    "restart": Restart,
+    "stop": Stop,
+    "servable": Servable,
+    "load": Load,
+    "room": Room,
+    "idle": Idle,
+    "blocks": Blocks,
+    "config": Config,
+    "start": Start,
+    "compat_hash": CompatHash,
+    "region": Region,
+    "repeat": Repeat,
+}
+
+__all__ = ["UNSET", "VERBS", "Step", "Time", "UnsetType"]
