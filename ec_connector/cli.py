@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _DEMO_NEEDS = {"PIL": "pillow", "msgspec": "msgspec", "nixl": "nixl", "zmq": "pyzmq"}
 # What the proxy imports beyond it.
 _PROXY_NEEDS = {"aiohttp": "aiohttp", "prometheus_client": "prometheus-client"}
+# What listening to events needs.
+_EVENTS_NEED = {"msgspec": "msgspec", "zmq": "pyzmq"}
 
 app = typer.Typer(
     name="ec-connector",
@@ -125,7 +127,7 @@ def demo(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="copy, tier, ack, read, startup or all.", show_default="all"),
+        typer.Argument(help="copy, core, tier, ack, read, startup or all.", show_default="all"),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer repetitions, smaller regions: a smoke test.")
@@ -164,7 +166,7 @@ def bench(
             for path in draw(rows, plot, subtitle):
                 err.print(f"wrote {path}", markup=False)
     except ECError as error:
-        _fail(str(error), "", as_json)
+        _fail(str(error), "", as_json, {"machine": results.machine(), "rows": []})
     if as_json:
         typer.echo(json.dumps(results.document(rows)))
         return
@@ -223,6 +225,16 @@ def proxy(
     retries: Annotated[
         int, typer.Option(help="How often another instance is tried when one cannot be reached.")
     ] = 2,
+    events: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where an encoder publishes its events (ec_events_endpoint), one per "
+            "data-parallel rank; repeat it, or separate by commas. Announcements are then used "
+            "again for the same media, until the encoding is gone.",
+            show_default=False,
+        ),
+    ] = None,
+    events_topic: Annotated[str, typer.Option(help="Topic of these events.")] = "ec",
 ) -> None:
     """Serve chat completions from encoders and decoders (OpenAI-compatible).
 
@@ -230,13 +242,13 @@ def proxy(
     encoding from the encoder. Encoders run as ec_producer, decoders as ec_consumer or
     ec_both.
     """
-    missing = [
-        dist for module, dist in _PROXY_NEEDS.items() if not importlib.util.find_spec(module)
-    ]
+    needs = _PROXY_NEEDS | (_EVENTS_NEED if events else {})
+    missing = [dist for module, dist in needs.items() if not importlib.util.find_spec(module)]
     if missing:
+        extras = "proxy,events" if events else "proxy"
         _fail(
             f"the proxy needs {', '.join(missing)}",
-            "install them with: pip install 'ec-connector[proxy]'",
+            f"install them with: pip install 'ec-connector[{extras}]'",
             False,
         )
     import asyncio
@@ -262,10 +274,56 @@ def proxy(
             decoder_timeout_s=decoder_timeout,
             health_interval_s=health_interval,
             retries=retries,
+            events=split_urls(events or ()),
+            events_topic=events_topic,
         )
         asyncio.run(serve(settings, on_ready=lambda url: typer.echo(f"listening on {url}")))
     except ECError as error:
         _fail(str(error), "", False)
+
+
+@app.command()
+def events(
+    endpoint: Annotated[str, typer.Argument(help="A server's ec_events_endpoint, from here.")],
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            help="Its ec_events_replay_endpoint: begin with what it still keeps.",
+            show_default=False,
+        ),
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Its ec_events_topic.")] = "ec",
+    count: Annotated[
+        int, typer.Option(help="Stop after so many lines; 0 goes on until interrupted.")
+    ] = 0,
+) -> None:
+    """Print what happens to a server's encodings, one JSON object a line."""
+    missing = [dist for mod, dist in _EVENTS_NEED.items() if not importlib.util.find_spec(mod)]
+    if missing:
+        _fail(
+            f"listening to events needs {', '.join(missing)}",
+            "install them with: pip install 'ec-connector[events]'",
+            False,
+        )
+    from ec_connector.events.subscriber import EventSubscriber, lines_of
+
+    try:
+        subscriber = EventSubscriber(endpoint, replay, topic)
+    except ECError as error:
+        _fail(str(error), "", False)
+    printed = 0
+    try:
+        while True:
+            for update in subscriber.poll(1.0):
+                for line in lines_of(update):
+                    typer.echo(json.dumps(line))
+                    printed += 1
+                    if printed == count:
+                        return
+    except KeyboardInterrupt:
+        return
+    finally:
+        subscriber.close()
 
 
 def _parse_runs(text: str) -> list[RunName]:
@@ -282,11 +340,21 @@ def _parse_runs(text: str) -> list[RunName]:
     return [known for name in names for known in RUN_NAMES if known == name]
 
 
-def _fail(problem: str, next_step: str, as_json: bool) -> NoReturn:
-    """Report a command that could not be carried out, and exit 1."""
+def _fail(
+    problem: str, next_step: str, as_json: bool, empty: dict[str, Any] | None = None
+) -> NoReturn:
+    """Report a command that could not be carried out, and exit 1.
+
+    Args:
+        problem: What is wrong.
+        next_step: What to do about it; may be empty.
+        as_json: Whether a JSON document is owed on stdout.
+        empty: That document without results; left out, the demo's.
+    """
     text = f"{problem}: {next_step}" if next_step else problem
     if as_json:
-        typer.echo(json.dumps({"ok": False, "runs": [], "error": text}))
+        document = {"ok": False, "runs": []} if empty is None else empty
+        typer.echo(json.dumps({**document, "error": text}))
     typer.echo(f"error: {text}", err=True)
     raise typer.Exit(1)
 

@@ -83,6 +83,8 @@ class EventStream:
             self._held[number] = batch
         if not self._replay or len(self._held) > MAX_HELD:
             self._skip_to(number, updates)
+            if not batch.events:
+                self._deliver(batch, updates)
         elif self._wanted is None:
             self._wanted = self._expected
         return updates

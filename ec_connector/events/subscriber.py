@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import zmq
 
 from ec_connector.events.codec import (
@@ -161,6 +162,17 @@ class EventSubscriber:
         elif self._stream.waiting and now >= self._asked_at + _REPLAY_S:
             updates += self._stream.replay_over()
         return updates
+
+
+def lines_of(update: Update) -> list[dict[str, Any]]:
+    """An update as plain mappings, one per event: for logs and other programs."""
+    who = {}
+    if update.batch is not None:
+        batch = update.batch
+        who = {"engine_id": batch.engine_id, "incarnation": batch.incarnation, "ts": batch.ts}
+    if update.kind == "events" and update.batch is not None:
+        return [{**msgspec.to_builtins(event), **who} for event in update.batch.events]
+    return [{"event": update.kind, **({"count": update.count} if update.count else {}), **who}]
 
 
 def _messages(socket: zmq.Socket[bytes]) -> list[list[bytes]]:

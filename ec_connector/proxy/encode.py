@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from ec_connector.proxy.announced import Announced, memory_key
 from ec_connector.proxy.fleet import Backend, Fleet
 from ec_connector.proxy.http import post
 from ec_connector.proxy.media import (
@@ -39,6 +40,7 @@ class Encoders:
         fleet: The encoder instances.
         session: HTTP client.
         metrics: The proxy's.
+        announced: What is known to be encoded; None when no events are heard.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Encoders:
         fleet: Fleet,
         session: aiohttp.ClientSession,
         metrics: ProxyMetrics,
+        announced: Announced | None = None,
     ) -> None:
+        self._announced = announced
         self._fleet = fleet
         self._session = session
         self._metrics = metrics
@@ -73,11 +77,61 @@ class Encoders:
         different = {item.key: item for item in media if item.key}
         answers = await asyncio.gather(
             *(
-                self._encode_one(body, item, _numbered(headers, number))
+                self._known_or_encoded(body, item, _numbered(headers, number))
                 for number, item in enumerate(different.values())
             )
         )
-        return dict(zip(different, answers, strict=True))
+        return dict(
+            zip(different, await self._again(body, different, answers, headers), strict=True)
+        )
+
+    async def _known_or_encoded(
+        self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]
+    ) -> tuple[Announcement, float]:
+        """An announcement, and since when it is known to hold."""
+        if self._announced is None:
+            return await self._encode_one(body, media, headers), 0.0
+        asked_at = self._announced.clock()
+        key = memory_key(body, media)
+        known = self._announced.get(key)
+        if known is not None:
+            self._metrics.announcements.labels("reused").inc()
+            return known, asked_at
+        found = await self._encode_one(body, media, headers)
+        self._announced.remember(key, found, asked_at)
+        return found, asked_at
+
+    async def _again(
+        self,
+        body: Mapping[str, Any],
+        different: Mapping[str, Media],
+        answers: Sequence[tuple[Announcement, float]],
+        headers: Mapping[str, str],
+    ) -> list[Announcement]:
+        """Announcements that still hold.
+
+        What was lost while the others were being encoded is encoded once more, and if
+        that is lost too left to the decoder.
+        """
+        announced = self._announced
+        if announced is None:
+            return [answer for answer, _ in answers]
+        lost = [announced.lost_since(answer, moment) for answer, moment in answers]
+        self._metrics.announcements.labels("lost").inc(sum(lost))
+        started = announced.clock()
+        repeated = await asyncio.gather(
+            *(
+                self._encode_one(body, item, _numbered(headers, len(different) + number))
+                for number, (item, gone) in enumerate(zip(different.values(), lost, strict=True))
+                if gone
+            )
+        )
+        fresh = iter(repeated)
+        result = []
+        for (answer, _), gone in zip(answers, lost, strict=True):
+            found = next(fresh) if gone else answer
+            result.append(Announcement({}) if announced.lost_since(found, started) else found)
+        return result
 
     async def _encode_one(
         self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]

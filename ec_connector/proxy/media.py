@@ -24,7 +24,7 @@ _MODALITY: Final = {
 #: Keys of a media part that a reference replaces; all others belong to the client.
 _REPLACED: Final = frozenset({*_MODALITY, "type", "uuid", "detail"})
 #: What of the request changes how media is encoded, and so goes to the encoder too.
-_ENCODER_FIELDS: Final = ("model", "mm_processor_kwargs", "media_io_kwargs", "cache_salt")
+ENCODER_FIELDS: Final = ("model", "mm_processor_kwargs", "media_io_kwargs", "cache_salt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Media:
         content: The content part.
         key: Equal for parts that are encoded alike; ``""`` if the part only names
             media that the decoder has seen before, so that there is nothing to send.
+        inline: Whether the part holds the media itself, and not only where it is.
     """
 
     message: int
@@ -45,6 +46,7 @@ class Media:
     modality: str
     content: dict[str, Any]
     key: str
+    inline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +84,26 @@ def find_media(body: Mapping[str, Any]) -> list[Media]:
                 kind = next((name for name in _MODALITY if name in part), None)
             modality = _MODALITY.get(kind) if isinstance(kind, str) else None
             if modality is not None:
-                found.append(Media(i, j, modality, part, _key(part, str(kind))))
+                payload, is_data = _payload(part, str(kind))
+                key = json.dumps(part, sort_keys=True) if payload else ""
+                found.append(Media(i, j, modality, part, key, is_data))
     return found
 
 
-def _key(part: dict[str, Any], kind: str) -> str:
+def _payload(part: dict[str, Any], kind: str) -> tuple[object, bool]:
+    """What a part holds, and whether that is the media itself."""
     # The field is called `image_url` in parts of type `input_image` too.
     payload = part.get(kind) or part.get("image_url")
     if isinstance(payload, dict):
-        payload = payload.get("url") or payload.get("data")
-    return json.dumps(part, sort_keys=True) if payload else ""
+        if not payload.get("url") and payload.get("data"):
+            return payload["data"], True
+        payload = payload.get("url")
+    return payload, isinstance(payload, str) and payload.startswith("data:")
 
 
 def encoder_request(body: Mapping[str, Any], media: Media) -> dict[str, Any]:
     """The request that makes an encoder encode one piece of media, and nothing more."""
-    request = {name: body[name] for name in _ENCODER_FIELDS if name in body}
+    request = {name: body[name] for name in ENCODER_FIELDS if name in body}
     request["messages"] = [{"role": "user", "content": [media.content]}]
     request["max_tokens"] = 1
     request["stream"] = False

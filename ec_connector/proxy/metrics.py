@@ -36,6 +36,16 @@ class ProxyMetrics:
             ["reason"],
             registry=registry,
         )
+        self.events = Counter(
+            "ec_proxy_events", "Events of encoders that were heard.", registry=registry
+        )
+        self.announcements = Counter(
+            "ec_proxy_announcements",
+            "Announcements that were kept. reused: no encoder was asked. forgotten: an event "
+            "said that the encoding is gone. lost: the same, while the request was prepared.",
+            ["outcome"],
+            registry=registry,
+        )
         self.encode_seconds = Histogram(
             "ec_proxy_encode_seconds",
             "Time until all encoders of a request had answered.",

@@ -106,7 +106,9 @@ async def relay(
                 raise _failure(backend, exc) from exc
             on_first_byte()
             return web.Response(
-                status=upstream.status, body=body, headers=end_to_end(upstream.headers)
+                status=upstream.status,
+                body=without_addresses(body),
+                headers=end_to_end(upstream.headers),
             )
         finally:
             # Also when the client has gone: closing is what stops the generation.
@@ -203,6 +205,24 @@ def _only_opens(document: object) -> bool:
         if said or not set(delta) <= set(_FRAMES) | {"tool_calls", "function_call"}:
             return False
     return True
+
+
+def without_addresses(body: bytes) -> bytes:
+    """An answer without what a decoder that is an encoder too (``ec_both``) announces.
+
+    Clients can use none of it, and it names hosts of the inner network. An answer that
+    announces nothing stays the very same bytes.
+    """
+    if b'"ec_transfer_params"' not in body:
+        return body
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    if not isinstance(document, dict) or document.get("ec_transfer_params") is None:
+        return body
+    document["ec_transfer_params"] = None
+    return json.dumps(document).encode()
 
 
 def end_to_end(headers: aiohttp.typedefs.LooseHeaders) -> dict[str, str]:

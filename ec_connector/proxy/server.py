@@ -11,11 +11,12 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from aiohttp import web
 
+from ec_connector.proxy.announced import Announced, memory_key
 from ec_connector.proxy.encode import Encoders
 from ec_connector.proxy.errors import BackendFailed, BackendTimeout, EncodingLost, ProxyError
 from ec_connector.proxy.fleet import Backend, Fleet
@@ -25,6 +26,9 @@ from ec_connector.proxy.metrics import ProxyMetrics
 from ec_connector.proxy.relay import end_to_end, relay
 from ec_connector.proxy.settings import ProxySettings
 from ec_protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ec_connector.proxy.watch import EventWatch
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ class Proxy:
             sock_connect=settings.connect_timeout_s,
             sock_read=settings.decoder_timeout_s,
         )
+        self._announced = Announced() if settings.events else None
         self._session: aiohttp.ClientSession
         self._encode: Encoders
 
@@ -75,11 +80,28 @@ class Proxy:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         async with aiohttp.ClientSession(connector=connector, headers=_SESSION_HEADERS) as session:
             self._session = session
-            self._encode = Encoders(self.settings, self.encoders, session, self.metrics)
+            self._encode = Encoders(
+                self.settings, self.encoders, session, self.metrics, self._announced
+            )
+            watch = self._start_watch()
             checker = asyncio.create_task(self._check_health())
             yield
             checker.cancel()
             await asyncio.gather(checker, return_exceptions=True)
+            if watch is not None:
+                await asyncio.to_thread(watch.stop)
+
+    def _start_watch(self) -> EventWatch | None:
+        """Listen to the encoders' events, if any were named."""
+        if self._announced is None:
+            return None
+        # Only here: without events the proxy needs no ZMQ.
+        from ec_connector.proxy.watch import EventWatch
+
+        settings = self.settings
+        watch = EventWatch(settings.events, settings.events_topic, self._announced, self.metrics)
+        watch.start(asyncio.get_running_loop())
+        return watch
 
     async def _check_health(self) -> None:
         interval = self.settings.health_interval_s
@@ -144,6 +166,8 @@ class Proxy:
                 except EncodingLost as exc:
                     logger.warning("media put back into the request: %s", exc)
                     self.metrics.retries.labels("encoding_lost").inc()
+                    if self._announced is not None:
+                        self._announced.forget_keys(memory_key(body, item) for item in media)
                     payload = raw
         else:
             payload = raw

@@ -33,6 +33,8 @@ class ProxySettings:
         decoder_timeout_s: Until the decoder's first byte, and between two.
         health_interval_s: Between two health checks of an instance.
         retries: How often another instance is tried when one cannot be reached.
+        events: Endpoints of the encoders' events; empty listens to none.
+        events_topic: Their topic.
 
     Raises:
         ConfigError: A value that cannot work; the message names the option.
@@ -51,6 +53,8 @@ class ProxySettings:
     decoder_timeout_s: float = 600.0
     health_interval_s: float = 5.0
     retries: int = 2
+    events: tuple[str, ...] = ()
+    events_topic: str = "ec"
 
     def __post_init__(self) -> None:
         for option, urls in (("--encoder", self.encoders), ("--decoder", self.decoders)):
@@ -60,6 +64,15 @@ class ProxySettings:
                 _check_url(option, url)
             if len(set(urls)) != len(urls):
                 raise ConfigError(f"{option}: an instance is named twice: {', '.join(urls)}")
+        for endpoint in self.events:
+            scheme, _, rest = endpoint.partition("://")
+            if scheme not in ("tcp", "ipc") or not rest or "*" in rest:
+                raise ConfigError(
+                    f"--events={endpoint!r}: expected where an encoder publishes its events, "
+                    "such as tcp://10.0.0.5:5650"
+                )
+        if len(set(self.events)) != len(self.events):
+            raise ConfigError(f"--events: named twice: {', '.join(self.events)}")
         if self.policy not in POLICIES:
             raise ConfigError(f"--policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
         if not 0 <= self.port <= 65535:
