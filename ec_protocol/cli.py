@@ -26,6 +26,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 
 from ec_protocol._files import checkout_dir, spec_dir, tla_dir
+from ec_protocol.conformance.cli import app as conformance
 from ec_protocol.errors import ECError
 from ec_protocol.explain.command import explain
 from ec_protocol.lifecycle import load_lifecycles
@@ -344,6 +345,7 @@ def _terminable() -> Iterator[None]:
 
 
 app.command()(explain)
+app.add_typer(conformance)
 
 
 def main() -> None:

@@ -190,12 +190,47 @@ def load_dir(folder: Path) -> list[Case]:
     if not folder.is_dir():
         raise CaseError(f"{folder}: no such folder")
     cases = [case for path in sorted(folder.glob("*.json")) for case in load_file(path)]
+    _refuse_twins(cases)
+    return cases
+
+
+def all_cases(more: Path | None = None) -> list[Case]:
+    """The kit's own cases, the scenarios of ``spec/scenarios``, and those of a folder.
+
+    Raises:
+        CaseError: A file is not of the language, or an id occurs twice.
+    """
+    cases = load_dir(case_dir())
+    for folder in (spec_dir() / "scenarios", more):
+        if folder is not None and (folder is more or folder.is_dir()):
+            cases += load_dir(folder)
+    _refuse_twins(cases)
+    return cases
+
+
+def select(cases: list[Case], wanted: list[str]) -> list[Case]:
+    """The cases that are named by id, clause, tag or area; all if none is named.
+
+    Raises:
+        CaseError: A name names nothing.
+    """
+    if not wanted:
+        return cases
+    chosen: set[str] = set()
+    for name in wanted:
+        found = {c.id for c in cases if name in (c.id, c.clause, c.area, *c.tags)}
+        if not found:
+            raise CaseError(f"{name!r} is no case, clause, tag or area: see conformance list")
+        chosen |= found
+    return [case for case in cases if case.id in chosen]
+
+
+def _refuse_twins(cases: list[Case]) -> None:
     seen: dict[str, str] = {}
     for case in cases:
         if case.id in seen:
             raise CaseError(f"{case.file}: case {case.id} is in {seen[case.id]} already")
         seen[case.id] = case.file
-    return cases
 
 
 def _case(raw: dict[str, Any], document: dict[str, Any], path: Path, where: str) -> Case:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ec-protocol conformance``: list the cases, run them, judge a history again.
+
+The kit itself is imported when a command runs: it needs ``msgspec``, which the other
+commands of ``ec-protocol`` do without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ec_protocol.errors import ECError
+
+app = typer.Typer(
+    name="conformance",
+    help="Play the conformance cases against an implementation.",
+    no_args_is_help=True,
+)
+
+_Ids = Annotated[
+    list[str] | None,
+    typer.Argument(help="Case ids, clauses (EC-5.3), tags (F1) or areas; all if left out."),
+]
+_Scenarios = Annotated[
+    Path | None, typer.Option("--scenarios", help="Also the *.json files of this folder.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")]
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """A command line that makes no sense ends with status 2 and one line."""
+    try:
+        if importlib.util.find_spec("msgspec") is None:
+            raise ECError("the kit needs msgspec: pip install 'ec-connector[nixl]'")
+        yield
+    except ECError as exc:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(exc))}")
+        raise typer.Exit(2) from exc
+
+
+@app.command("list")
+def list_cases(ids: _Ids = None, scenarios: _Scenarios = None, as_json: _Json = False) -> None:
+    """List cases with their clause, level and area."""
+    with _errors():
+        from ec_protocol.conformance import terminal
+
+        terminal.list_cases(ids or [], scenarios, as_json=as_json)
+
+
+@app.command("run")
+def run(
+    ids: _Ids = None,
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", help="ours, vllm, or module:factory.")
+    ] = None,
+    adapter_cmd: Annotated[
+        str | None, typer.Option("--adapter-cmd", help="A command that speaks JSON lines.")
+    ] = None,
+    scenarios: _Scenarios = None,
+    as_json: _Json = False,
+    histories: Annotated[
+        Path | None,
+        typer.Option("--histories", help="Folder for the histories of what is not OK."),
+    ] = None,
+) -> None:
+    """Run cases against an implementation; exit status 0 only if no case FAILED."""
+    with _errors():
+        from ec_protocol.conformance import terminal
+
+        ok = terminal.run(
+            ids or [], scenarios, adapter, adapter_cmd, as_json=as_json, histories=histories
+        )
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command("recheck")
+def recheck(
+    files: Annotated[list[Path], typer.Argument(help="Histories that a run has saved.")],
+    as_json: _Json = False,
+) -> None:
+    """Judge saved histories again, without the implementation."""
+    with _errors():
+        from ec_protocol.conformance import terminal
+
+        ok = terminal.judge(files, as_json=as_json)
+    if not ok:
+        raise typer.Exit(1)
