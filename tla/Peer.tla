@@ -95,9 +95,12 @@ PeerHeard(s) ==
     /\ ev' = {Ev("peer", PeerEdges, peer[s], "heard", {})}
     /\ UNCHANGED <<inc, current, read, processVars>>
 
-\* The effect fail_reads, under the same hold of the lock.
-Failed(r, s) ==
-    IF FailReads /\ read[r].ses = s /\ CanFire(ReadEdges, read[r].st, "peer_lost", {})
+\* The effect fail_reads of event e, under the same hold of the lock.
+Failed(r, s, e) ==
+    IF /\ FailReads
+       /\ Effect(PeerEdges, peer[s], e, {}) = "fail_reads"
+       /\ read[r].ses = s
+       /\ CanFire(ReadEdges, read[r].st, "peer_lost", {})
       THEN Moved(r, "peer_lost", {}) ELSE read[r]
 
 \* Heartbeats may stop, and the connection may break, at any moment; replaced
@@ -110,7 +113,7 @@ PeerDown(s) ==
             /\ CanFire(PeerEdges, peer[s], e, {})
             /\ peer' = [peer EXCEPT ![s] = Fire(PeerEdges, @, e, {})]
             /\ ev' = {Ev("peer", PeerEdges, peer[s], e, {})}
-            /\ read' = [r \in Reads |-> Failed(r, s)]
+            /\ read' = [r \in Reads |-> Failed(r, s, e)]
             /\ current' = NoSession
             /\ UNCHANGED inc
        \/ \E a \in acks, f \in Sessions \ {s} :
@@ -124,7 +127,7 @@ PeerDown(s) ==
             /\ ev' = {Ev("peer", PeerEdges, peer[s], "replaced", {})}
             /\ inc' = [inc EXCEPT ![f] = a[2]]
             /\ read' = [r \in Reads |-> IF read[r].ses = s /\ read[r].st = "requested"
-                                          THEN [read[r] EXCEPT !.ses = f] ELSE Failed(r, s)]
+                                          THEN [read[r] EXCEPT !.ses = f] ELSE Failed(r, s, "replaced")]
             /\ current' = f
     /\ acks' = Relevant(read')
     /\ UNCHANGED <<proc, alive>>
@@ -137,7 +140,8 @@ NoReads(s) ==
 PeerDrained(s) ==
     /\ CanFire(PeerEdges, peer[s], "drain", NoReads(s))
     /\ peer' = [peer EXCEPT ![s] = Fire(PeerEdges, @, "drain", NoReads(s))]
-    /\ inc' = [inc EXCEPT ![s] = 0]
+    /\ inc' = IF Effect(PeerEdges, peer[s], "drain", NoReads(s)) = "forget"
+                THEN [inc EXCEPT ![s] = 0] ELSE inc
     /\ ev' = {Ev("peer", PeerEdges, peer[s], "drain", NoReads(s))}
     /\ UNCHANGED <<current, read, processVars>>
 
@@ -303,7 +307,17 @@ DownFailsInv ==
     \A r \in Reads : read[r].st \in {"requested", "granted", "reading"} => Usable(read[r].ses)
 
 \* A session outlives every READ that refers to it, quarantined ones included.
-HandleKeptInv == \A r \in Reads : Unsettled(r) => peer[read[r].ses] \notin PeerTerminal
+HandleKeptInv == \A r \in Reads : Unsettled(r) => peer[read[r].ses] # "drained"
+
+\* EC-9.5: of a session that is over nothing is remembered.
+ForgottenInv == \A s \in Sessions : peer[s] = "drained" => inc[s] = 0
+
+\* EC-9.1: the world may speak, fall silent or be given up while a session is usable,
+\* and another process may answer; none of that is ever an error.
+ReceptiveInv ==
+    \A s \in Sessions :
+        /\ Usable(s) => \A e \in {"heard", "lost", "close"} : CanFire(PeerEdges, peer[s], e, {})
+        /\ peer[s] = "live" => CanFire(PeerEdges, peer[s], "replaced", {})
 
 \* A READ uses metadata and addresses of one process, the one of its session.
 IncarnationInv ==

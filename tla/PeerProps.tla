@@ -123,6 +123,44 @@ FencedPostProp ==
     [][\A a \in Attempts :
         (read[a] # "reading" /\ read'[a] = "reading") => fence[a] > MinRead]_vars
 
+\* EC-5.9, EC-8.5: an attempt is tried again only because its producer said so, or
+\* because time ran out on a grant; any other failure falls back.
+RetryProp ==
+    [][\A a \in Attempts :
+        (read[a] # "retryable" /\ read'[a] = "retryable")
+            => fence[a] <= MinRead \/ \E m \in Acks("retry") : m.of = a]_vars
+
+\* EC-5.11: whoever will not use a grant says so, unless it is gone with its process.
+ReleasedProp ==
+    [][\A a \in Attempts :
+        (/\ read'[a] \notin {read[a], "reading"}
+         /\ \/ read[a] = "granted"
+            \/ read[a] = "requested" /\ \E x \in ev' : x[3] = "ack_ok" /\ x[4] = "retryable"
+         /\ ~\E x \in ev' : x[3] = "peer_lost" \/ x[4] = "granted")
+            => \E i \in Incs : Notice(a, i) \in net']_vars
+
+\* EC-6.1: an attempt whose READ is lost has its blocks quarantined, and no other has.
+QuarantineProp ==
+    [][\A a \in Attempts :
+        (read[a] = "reading" /\ read'[a] # "reading" /\ dma[a] \in Moving)
+            => read'[a] = "quarantined" /\ entry'[slot[a]] = "quarantined"]_vars
+
+\* EC-1.2: what the world does at any time is never an error. Acks come while one is
+\* waited for; peers are lost, requests aborted, and timers run out, whenever they like.
+ReceptiveInv ==
+    \A a \in Attempts :
+        /\ read[a] = "requested" =>
+             \A e \in {"ack_retry", "ack_refused", "ack_timeout", "peer_lost", "abort"} :
+                 CanRead(a, e, {})
+        /\ read[a] = "granted" =>
+             \A e \in {"post_failed", "peer_lost", "abort"} : CanRead(a, e, {})
+        /\ read[a] = "reading" => \A e \in LostEvents : CanRead(a, e, {})
+        /\ read[a] = "quarantined" => \A e \in {"dma_ended", "retire"} : CanRead(a, e, {})
+        /\ \A G \in SUBSET {"fence_open", "in_lease"} :
+             /\ read[a] = "requested" => CanRead(a, "ack_ok", G)
+             /\ read[a] = "granted" => CanRead(a, "post_read", G)
+             /\ read[a] = "reading" => CanRead(a, "read_done", G)
+
 \* Nothing but the clock, the engine, and the pump's timers is fair: no
 \* message need arrive, no DMA need move, no producer need answer.
 Fairness ==

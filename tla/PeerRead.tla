@@ -193,8 +193,10 @@ ReadDone(a) ==
     /\ dma[a] = "completed"
     /\ LET G == ReadG(fence[a])
            s == slot[a]
-           e == IF Effect(ReadFrom[read[a]], read[a], "read_done", G) = "promote"
-                THEN "write_landed" ELSE "write_ended"
+           effect == Effect(ReadFrom[read[a]], read[a], "read_done", G)
+           e == CASE effect = "promote" -> "write_landed"
+                  [] effect = "drop_bytes" -> "write_ended"
+                  [] OTHER -> ""
        IN  /\ CanRead(a, "read_done", G)
            /\ CanEntry(s, e, {})
            /\ ReadStep(a, "read_done", G, fence[a])
@@ -210,6 +212,7 @@ ReadDone(a) ==
 ReadLost(a, e) ==
     /\ read[a] = "reading"
     /\ CanRead(a, e, {})
+    /\ Effect(ReadFrom[read[a]], read[a], e, {}) = "fall_back"
     /\ CanEntry(slot[a], "write_lost", {})
     /\ ReadStep(a, e, {}, 0)
     /\ EntryStep(slot[a], "write_lost", {})
@@ -223,6 +226,7 @@ Proof(a) == handle[a] /\ (dma[a] \in Over \/ ~ProofRequired)
 DmaEnded(a) ==
     /\ Proof(a)
     /\ CanRead(a, "dma_ended", {})
+    /\ Effect(ReadFrom[read[a]], read[a], "dma_ended", {}) = "free_blocks"
     /\ CanEntry(slot[a], "dma_ended", {})
     /\ ReadStep(a, "dma_ended", {}, 0)
     /\ EntryStep(slot[a], "dma_ended", {})
@@ -238,6 +242,7 @@ DmaEnded(a) ==
 Retire(a) ==
     /\ handle[a]
     /\ CanRead(a, "retire", {})
+    /\ Effect(ReadFrom[read[a]], read[a], "retire", {}) = "retire_blocks"
     /\ CanEntry(slot[a], "retire", {})
     /\ ReadStep(a, "retire", {}, 0)
     /\ EntryStep(slot[a], "retire", {})
@@ -276,7 +281,9 @@ Settle(a, again) ==
                    /\ EntryStep(s, "cancel", {})
                    /\ free' = FreeAfter(s, "cancel", {})
                    /\ ev' = {EvRead(a, "settle", G), EvEntry(s, "cancel", {})}
-              ELSE /\ UNCHANGED <<entry, names, at>>
+              ELSE \* Nothing is to be done only about an entry that is ready.
+                   /\ effect = "keep_blocks" \/ s = 0
+                   /\ UNCHANGED <<entry, names, at>>
                    \* Without the safeguard the blocks are both kept and freed.
                    /\ free' = IF effect = "keep_blocks" /\ ~RetryOwnsBlocks
                               THEN free \cup {at[s]} ELSE free
@@ -361,8 +368,12 @@ AnswerMissing(a) ==
 EndGrant(a, e, G) ==
     /\ grant' = [grant EXCEPT ![a] = Fire(GrantFrom[grant[a]], grant[a], e, G)]
     /\ lease' = [lease EXCEPT ![a] = 0]
-    /\ Unpin
-    /\ ev' = {Ev("grant", GrantFrom[grant[a]], grant[a], e, G), EvEntry(Origin, "unpin", UnpinG)}
+    /\ IF Effect(GrantFrom[grant[a]], grant[a], e, G) = "unpin"
+         THEN /\ Unpin
+              /\ ev' = {Ev("grant", GrantFrom[grant[a]], grant[a], e, G),
+                        EvEntry(Origin, "unpin", UnpinG)}
+         ELSE /\ UNCHANGED <<entry, names, at, pins>>
+              /\ ev' = {Ev("grant", GrantFrom[grant[a]], grant[a], e, G)}
     /\ UNCHANGED <<free, retired, bytes, consumer, plane, net, inc>>
 
 \* A notice reaches the process that its endpoint was opened to, and no other.
