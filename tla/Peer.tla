@@ -330,7 +330,7 @@ NoWrongBytesInv == \A r \in Reads : read[r].st = "done" => read[r].meta = read[r
 
 EdgesProp ==
     [][\A s \in Sessions : peer'[s] # peer[s] =>
-         \/ peer[s] \in PeerTerminal /\ peer'[s] = PeerInitial
+         \/ peer[s] = "drained" /\ peer'[s] = "connecting"
          \/ \E d \in PeerEdges : /\ d.from = peer[s] /\ d.to = peer'[s]
                                  /\ <<"peer", peer[s], d.event, peer'[s]>> \in ev']_vars
 

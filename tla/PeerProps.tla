@@ -100,16 +100,16 @@ EdgesOnlyProp ==
     [][/\ \A s \in Slots :
             \/ entry'[s] = entry[s]
             \/ EdgeStep(EntryEdges, entry[s], entry'[s])
-            \/ entry[s] = "freed" /\ entry'[s] = EntryInitial
+            \/ entry[s] = "freed" /\ entry'[s] = "allocated"
             \/ s = Origin /\ inc' # inc
        /\ \A a \in Attempts :
             \/ read'[a] = read[a]
             \/ EdgeStep(ReadEdges, read[a], read'[a])
-            \/ read[a] = "absent" /\ read'[a] = ReadInitial
+            \/ read[a] = "absent" /\ read'[a] = "requested"
        /\ \A a \in Attempts :
             \/ grant'[a] = grant[a]
             \/ EdgeStep(GrantEdges, grant[a], grant'[a])
-            \/ grant[a] = "absent" /\ grant'[a] = GrantInitial
+            \/ grant[a] = "absent" /\ grant'[a] = "granted"
             \/ inc' # inc]_vars
 
 \* EC-5.6: the nack of another attempt makes nobody try again.

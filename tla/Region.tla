@@ -501,7 +501,7 @@ NameInv ==
 
 EdgesProp ==
     [][\A f \in Files : st'[f] # st[f] =>
-         \/ st[f] \in RegionTerminal /\ st'[f] = RegionInitial
+         \/ st[f] = "unlinked" /\ st'[f] = "creating"
          \/ \E d \in RegionEdges : /\ d.from = st[f] /\ d.to = st'[f]
                                    /\ <<"region", st[f], d.event, st'[f]>> \in ev'
          \/ \E d, e \in RegionEdges :

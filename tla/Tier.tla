@@ -131,6 +131,11 @@ Reported(c, r) ==
          ELSE [cp[c] EXCEPT !.st = to, !.rk = rk, !.heard = @ \cup {r},
                             !.nrep = @ + 1, !.ok = AllLanded(c, r)]
 
+\* The report asks for this effect: the copy goes on (""), is finished or undone.
+Ends(c, r, effect) ==
+    /\ CanFire(CopyEdges, cp[c].st, "report", ReportGuards(c, r))
+    /\ Effect(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) = effect
+
 ReportEv(c, r) == Ev("copy", CopyEdges, cp[c].st, "report", ReportGuards(c, r))
 TakeReport(c, r) ==
     /\ cp' = [cp EXCEPT ![c] = Reported(c, r)]
@@ -289,6 +294,7 @@ SubmitSave(c) ==
     /\ phase = "build"
     /\ cp[c].kind = "save"
     /\ CanFire(CopyEdges, cp[c].st, "submit", {})
+    /\ Effect(CopyEdges, cp[c].st, "submit", {}) = "begin"
     /\ LET e == cp[c].enc
            early == Fire(EntryEdges, est[e], "begin_write", {})
        IN /\ CanFire(EntryEdges, est[e], "begin_write", {})
@@ -307,6 +313,7 @@ SubmitLoad(c) ==
     /\ phase = "build"
     /\ cp[c].kind = "load"
     /\ CanFire(CopyEdges, cp[c].st, "submit", {})
+    /\ Effect(CopyEdges, cp[c].st, "submit", {}) = "begin"
     /\ cp' = [cp EXCEPT ![c].st = Fire(CopyEdges, @, "submit", {}),
                         ![c].rk = [r \in Ranks |-> "run"],
                         ![c].todo = [r \in Ranks |-> cp[c].blocks],
@@ -337,8 +344,7 @@ EndStep ==
 \* | slot c, rank r     | args.copy          | CopyTable.report       |
 RankReport(c, r) ==
     /\ Heard(c, r)
-    /\ CanFire(CopyEdges, cp[c].st, "report", ReportGuards(c, r))
-    /\ Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) \notin CopyTerminal
+    /\ Ends(c, r, "")
     /\ TakeReport(c, r)
     /\ ev' = {ReportEv(c, r)}
     /\ UNCHANGED <<engineVars, tierVars, byteVars, stopped>>
@@ -347,7 +353,7 @@ RankReport(c, r) ==
 SaveLanded(c, r) ==
     /\ cp[c].kind = "save"
     /\ Heard(c, r)
-    /\ Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) = "landed"
+    /\ Ends(c, r, "finish")
     /\ LET e == cp[c].enc
        IN /\ CanFire(EntryEdges, est[e], "write_landed", {})
           /\ est' = [est EXCEPT ![e] = Fire(EntryEdges, @, "write_landed", {})]
@@ -365,6 +371,7 @@ SaveSkipped(c) ==
            clean == Fire(EntryEdges, est[e], "write_ended", {})
        IN \/ /\ phase = "build"
              /\ CanFire(CopyEdges, cp[c].st, "skip", {})
+             /\ Effect(CopyEdges, cp[c].st, "skip", {}) = "undo"
              /\ cp' = [cp EXCEPT ![c] =
                           Finished(c, Fire(CopyEdges, cp[c].st, "skip", {}))]
              /\ UNCHANGED stale
@@ -374,7 +381,7 @@ SaveSkipped(c) ==
              /\ Release(e, FreeOnCancel /\ Frees(est[e], "cancel"))
           \/ \E r \in Ranks :
              /\ Heard(c, r)
-             /\ Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) = "skipped"
+             /\ Ends(c, r, "undo")
              /\ CanFire(EntryEdges, est[e], "write_ended", {})
              /\ TakeReport(c, r)
              /\ est' = [est EXCEPT ![e] = Fire(EntryEdges, clean, "cancel", {})]
@@ -388,7 +395,7 @@ SaveSkipped(c) ==
 LoadLanded(c, r) ==
     /\ cp[c].kind = "load"
     /\ Heard(c, r)
-    /\ Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) = "landed"
+    /\ Ends(c, r, "finish")
     /\ TakeReport(c, r)
     /\ Unpin(cp[c].enc, <<"load", c>>, PinLoads)
     /\ ev' = {ReportEv(c, r)} \cup UnpinEv(cp[c].enc, PinLoads)
@@ -399,6 +406,7 @@ LoadSkipped(c) ==
     /\ cp[c].kind = "load"
     /\ \/ /\ phase = "build"
           /\ CanFire(CopyEdges, cp[c].st, "skip", {})
+          /\ Effect(CopyEdges, cp[c].st, "skip", {}) = "undo"
           /\ cp' = [cp EXCEPT ![c] =
                        Finished(c, Fire(CopyEdges, cp[c].st, "skip", {}))]
           /\ UNCHANGED stale
@@ -406,7 +414,7 @@ LoadSkipped(c) ==
                       \cup UnpinEv(cp[c].enc, PinLoads)
        \/ \E r \in Ranks :
           /\ Heard(c, r)
-          /\ Fire(CopyEdges, cp[c].st, "report", ReportGuards(c, r)) = "skipped"
+          /\ Ends(c, r, "undo")
           /\ TakeReport(c, r)
           /\ ev' = {ReportEv(c, r)} \cup UnpinEv(cp[c].enc, PinLoads)
     /\ Unpin(cp[c].enc, <<"load", c>>, PinLoads)
@@ -616,7 +624,7 @@ TypeOK ==
 NoOverlapInv ==
     /\ \A e, f \in Enc : e # f => blk[e] \cap blk[f] = {}
     /\ \A e \in Enc : blk[e] \cap free = {}
-    /\ \A e \in Enc : Cardinality(blk[e]) = IF est[e] \in EntryTerminal THEN 0 ELSE Size[e]
+    /\ \A e \in Enc : Cardinality(blk[e]) = IF est[e] = "freed" THEN 0 ELSE Size[e]
 
 \* No block is lost. Nothing is retired here: that takes a READ (PeerRead).
 ConservedInv == free \cup UNION {blk[e] : e \in Enc} = Blocks
@@ -662,10 +670,10 @@ Along(table, name, from, to) ==
 
 EdgesProp ==
     [][/\ \A e \in Enc : est'[e] # est[e] =>
-            \/ est[e] \in EntryTerminal /\ est'[e] = EntryInitial
+            \/ est[e] = "freed" /\ est'[e] = "allocated"
             \/ Along(EntryEdges, "entry", est[e], est'[e])
        /\ \A c \in Copies : cp'[c].st # cp[c].st =>
-            \/ Over(c) /\ cp'[c].st = CopyInitial
+            \/ Over(c) /\ cp'[c].st = "planned"
             \/ Along(CopyEdges, "copy", cp[c].st, cp'[c].st)]_vars
 
 \* Progress, with FairSpec: an entry becomes ready or freed, a copy ends, a hold
