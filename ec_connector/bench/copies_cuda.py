@@ -29,6 +29,9 @@ _PRODUCTS: Final = 4
 _AHEAD_CYCLES: Final = 2_000_000
 
 
+_Submit = Callable[[], object]
+
+
 @dataclass(slots=True)
 class _Samples:
     """Of one way to copy, by batch: seconds on the device, from call to end, and to submit."""
@@ -80,48 +83,51 @@ def _after_churn(
         nbytes = sum(e.nbytes for e in group)
         warm = number >= len(groups) // 4
         total += nbytes * warm
-        made = jobs(group, tensors, numbers, lambda e: e.ours)
+
+        def mine(group: list[Encoding] = group, tensors: list[torch.Tensor] = tensors) -> _Submit:
+            # As the worker does it: the memory of a load is the engine's, new each time.
+            if not save:
+                tensors = [engine.empty((e.nbytes,), torch.uint8) for e in group]
+            made = jobs(group, tensors, numbers, _ours)
+            return partial(engine.submit_saves if save else engine.submit_loads, made)
+
         whole = [Piece(region.address, flat.data_ptr(), nbytes, flat)]
-        coalesced = _pieces(group, tensors, region, lambda e: e.runs)
-        turns: list[tuple[_Samples, Callable[[], object], torch.cuda.Stream]] = [
-            (
-                ours,
-                partial(engine.submit_saves if save else engine.submit_loads, made),
-                engine.stream(save),
-            ),
-            (big, partial(engine.method.submit, whole, save, stream), stream),
-            (runs, partial(engine.method.submit, coalesced, save, stream), stream),
+        coalesced = _pieces(group, tensors, region, _runs)
+        turns: list[tuple[_Samples, Callable[[], _Submit], torch.cuda.Stream]] = [
+            (ours, mine, engine.stream(save)),
+            (big, _always(partial(engine.method.submit, whole, save, stream)), stream),
+            (runs, _always(partial(engine.method.submit, coalesced, save, stream)), stream),
         ]
         if swap is not None:
-            turns.append((theirs, partial(swap.submit, coalesced, save, stream), stream))
+            turns.append((theirs, _always(partial(swap.submit, coalesced, save, stream)), stream))
         first = number % len(turns)
-        for samples, submit, where in turns[first:] + turns[:first]:
-            device, host = _timed(submit, where)
-            if samples is ours:  # its jobs are numbered; a second time they are others
-                finish(engine)
-            latency = _latency(submit, where)
+        for samples, make, where in turns[first:] + turns[:first]:
+            device, host = _timed(make(), where)
+            engine.order_loads()
+            finish(engine)
+            latency = _latency(make(), where)
+            engine.order_loads()
+            finish(engine)
             if warm:
                 samples.device.append(device)
                 samples.latency.append(latency)
                 samples.submit.append(host)
-        engine.order_loads()
-        finish(engine)
     kind = f"{'save' if save else 'load'}, {region.nbytes >> 30} GiB after churn"
     extents = _mean(len(e.ours) for group in groups for e in group)
     lifo = _mean(len(e.runs) for group in groups for e in group)
-    mine = _rate(total, ours.device)
+    rate = _rate(total, ours.device)
     rows = [
         Row(
             "copy",
             f"{kind} ({extents:.2f} extents per entry), beside one big copy",
-            mine,
+            rate,
             _rate(total, big.device),
             "GB/s",
         ),
         Row(
             "copy",
             f"{kind}, beside runs of a LIFO free list ({lifo:.1f} per entry)",
-            mine,
+            rate,
             _rate(total, runs.device),
             "GB/s",
         ),
@@ -154,7 +160,7 @@ def _after_churn(
     queued = statistics.median(ours.submit) * 1e6, statistics.median(theirs.submit) * 1e6
     return [
         *rows,
-        Row("copy", f"{kind}, {beside}", mine, _rate(total, theirs.device), "GB/s"),
+        Row("copy", f"{kind}, {beside}", rate, _rate(total, theirs.device), "GB/s"),
         Row("copy", f"{kind}, from call to end on an idle device, {beside}", *fast, "GB/s"),
         Row("copy", f"{kind}, submitting a batch of {_PER_BATCH}, {beside}", *queued, "us"),
     ]
@@ -258,6 +264,11 @@ def _beside_a_model(
                     )
                 )
     return rows
+
+
+def _always(submit: _Submit) -> Callable[[], _Submit]:
+    """For what may be submitted again as it is."""
+    return lambda: submit
 
 
 def _ours(encoding: Encoding) -> Extents:
