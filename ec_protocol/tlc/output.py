@@ -111,6 +111,7 @@ class Output:
         loop: How an infinite counterexample goes on: ``""`` for a finite one,
             ``"stutters for ever"`` or ``"goes back to state N"``.
         coverage: Times that each action was taken, for ``-coverage`` runs.
+        printed: What the modules printed (``PrintT``), line by line.
     """
 
     kind: Kind = "crash"
@@ -122,6 +123,7 @@ class Output:
     trace: tuple[Step, ...] = ()
     loop: str = ""
     coverage: dict[str, int] = field(default_factory=dict)
+    printed: list[str] = field(default_factory=list)
 
     @property
     def dead_actions(self) -> tuple[str, ...]:
@@ -160,6 +162,7 @@ class OutputParser:
             self._frames[-1][2].append(line)
         elif not line.startswith(("Parsing file ", "Semantic processing of module ")):
             self._outside.append(line)
+            self.output.printed.append(line)
         return False
 
     def finish(self, exit_code: int, *, searched_all: bool) -> Output:
