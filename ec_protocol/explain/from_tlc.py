@@ -108,7 +108,7 @@ def _verdict(output: Output, model: Model | None, folder: Path, story: Story) ->
         facts += [(c, texts[c]) for c in model.clauses if c in texts]
     if output.kind == "deadlock":
         return Verdict("Deadlock", last, "No action can be taken any more.", facts=facts)
-    title = output.name or output.kind
+    title = output.name or (model.expected if model else output.kind)
     said = property_comment(folder, model.module, title) if model else ""
     if output.loop:
         found = _BACK_TO.search(output.loop)

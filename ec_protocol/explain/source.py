@@ -59,10 +59,14 @@ def _tell_files(paths: list[Path]) -> Story:
     path = paths[0]
     if kinds[path] == "tlc":
         parser = OutputParser()
+        # A file that is named after a model is one of its runs.
         text = path.read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             parser.feed(line)
-        return tell_counterexample(parser.output, path.stem, None, path.parent)
+        name = path.name.split(".")[0]
+        manifest = load_manifest(tla_dir())
+        model = next((model for model in manifest.models if model.name == name), None)
+        return tell_counterexample(parser.output, name, model, manifest.folder)
     raise UnknownInput(
         f"{path}: neither a trace (NDJSON whose first line has trace_version), nor recorded "
         "output of TLC with -tool"

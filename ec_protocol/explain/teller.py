@@ -37,6 +37,8 @@ STATE_STYLE: Final[Mapping[str, BarStyle]] = {
 
 #: Functions with more elements than this are shown as one value.
 _MAX_ELEMENTS: Final = 12
+#: So many of the objects that a step touched are named beside it.
+_MAX_SUBJECT: Final = 3
 
 
 class Teller:
@@ -61,15 +63,20 @@ class Teller:
     # ------------------------------------------------- what subclasses replace
     def lanes(self, first: State) -> list[Lane]:
         """The columns, from left to right."""
+        # A model of several processes says in `pc` where each one is.
+        processes = as_function(first.get("pc")) or {}
         return [
-            Lane("engine", "engine", "processes"),
-            Lane("pump", "pump", "processes"),
-            Lane("environment", "environment", "processes"),
+            *(Lane(f"pc {shown(name)}", shown(name), "processes") for name in processes),
+            Lane("engine", "engine", "engine"),
+            Lane("pump", "pump", "engine"),
+            Lane("environment", "environment", "others"),
             Lane("objects", "objects", "lifecycles", "bars"),
         ]
 
     def lane_of(self, action: str, before: State, after: State) -> str:
         """Where an action happens; ``""`` for the clock."""
+        if movers := changed_keys("pc", before, after):
+            return f"pc {shown(movers[0])}"
         row = load_actions().get(action)
         if row is None:
             return "" if action == "Tick" else "environment"
@@ -94,6 +101,8 @@ class Teller:
 
     def draw(self, action: str, before: State, after: State, step: Step) -> None:
         """Add arrows and bars of the step that led from ``before`` to ``after``."""
+        touched = [key for variable in after for key in changed_keys(variable, before, after)]
+        step.subject = ", ".join(list(dict.fromkeys(map(shown, touched)))[:_MAX_SUBJECT])
         for variable, value in after.items():
             for key, state in lifecycle_states(value):
                 name = (variable, key)

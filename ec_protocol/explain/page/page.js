@@ -71,6 +71,7 @@
       return touched(a[1]) - touched(b[1]);
     });
     for (const [group, members] of changedFirst) {
+      if (!members.some((full) => state.has(full))) continue; // the object is over
       parts.push(node("h3", group));
       const table = node("table");
       for (const full of members) {
