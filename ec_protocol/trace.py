@@ -159,7 +159,7 @@ def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
     """
     try:
         if str(path).endswith(".gz"):
-            yield from _records(path, gzip.open(path, "rb"))
+            yield from _records(path, gzip.open(path, "rb"))  # noqa: SIM115
         else:
             yield from _records(path, open(path, "rb"))  # noqa: SIM115
     except (EOFError, gzip.BadGzipFile, zlib.error) as exc:

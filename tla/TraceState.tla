@@ -1,0 +1,187 @@
+\* SPDX-License-Identifier: Apache-2.0
+----------------------------- MODULE TraceState -----------------------------
+\* What a recorded run of real processes looks like to TLC, and how one record
+\* is compared with what the specification says must happen.
+\*
+\* Runs is written by `ec-protocol trace check` (module TraceData): each run is
+\*   log      records of all its processes, in an order that respects causality
+\*   facts    [process -> what it never changes: sizes, timers, incarnation]
+\*   granted  <<session, mm_hash>> of every grant that the log has
+\*   incarnations  of its processes that grant
+\*   sessions [session -> <<process, attempt>>] of every attempt that the log has
+\*   mutants  changed copies of the log: from record `first` on come `lines`
+\*            instead, and then the log again from record `resume`
+\* A record says who did what (p, act, arguments), which lifecycle events it
+\* fired, and every variable of every object that it touched. So the state is
+\* a function of the log, and each record has one possible successor or none.
+\*
+\* When there is none, Blame has printed the conjunct that failed.
+
+EXTENDS Lifecycle, Integers, Sequences, FiniteSets, TLC
+
+CONSTANT Runs
+
+VARIABLES
+    run,    \* Which run is replayed; chosen in the initial state.
+    mut,    \* Which mutant of it; 0 is the log as it was recorded.
+    pos,    \* The next record of the log.
+    rep,    \* The next of the mutant's own records, 0 outside of them.
+    last,   \* Process of the last record, and the entries that it told.
+    proc    \* [process -> its state], see Start.
+
+where == <<run, mut, pos, rep, last>>
+vars == <<where, proc>>
+
+Run == Runs[run]
+Processes == DOMAIN Run.facts
+Mutant == Run.mutants[mut]
+
+\* The record that comes next.
+Current == IF rep = 0 THEN Run.log[pos] ELSE Mutant.lines[rep]
+AtEnd == rep = 0 /\ pos > Len(Run.log)
+
+\* Times are whole units of each process's own clock, rounded: two may be off
+\* by one each, and a sum of two by as much again.
+Tol == 2
+AtMost(a, b) == a <= b + Tol
+Near(a, b) == AtMost(a, b) /\ AtMost(b, a)
+
+-----------------------------------------------------------------------------
+\* Saying why
+
+Blame(what, expected, logged) ==
+    PrintT(<<"@blame", run, mut, pos, rep, what, expected, logged>>) /\ FALSE
+\* IF, since TLC tries both sides of a disjunction.
+Guard(what, holds) == IF holds THEN TRUE ELSE Blame(what, "", "")
+Fits(what, fits, expected, logged) == IF fits THEN TRUE ELSE Blame(what, expected, logged)
+Is(what, expected, logged) == Fits(what, expected = logged, expected, logged)
+
+\* Objects of one kind that the record touched: the expected ones, and every
+\* logged field of each as expected. Expected objects may have ghost fields.
+Same(kind, expected, logged) ==
+    /\ Is(<<kind, "touched">>, DOMAIN expected, DOMAIN logged)
+    /\ \A i \in DOMAIN logged : \A f \in DOMAIN logged[i] :
+         Is(<<kind, i, f>>, expected[i][f], logged[i][f])
+
+-----------------------------------------------------------------------------
+\* State of one process
+
+\* Terminal objects are dropped; `last` remembers that their ids are taken.
+\*   entries, copies, reads, grants, peers   [id -> variables], see the actions
+\*   free, retired    block counts of the tier
+\*   lost             [entry id -> extents] of retired entries
+\*   making           Evict has begun to make room for an Alloc
+\*   closed           the producer is shutting down
+\*   seq, clock       of the last record
+Start ==
+    [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
+     peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>,
+     last |-> [entry |-> 0, copy |-> 0, read |-> 0, grant |-> 0, peer |-> 0,
+               hold |-> 0, step |-> 0],
+     making |-> FALSE, closed |-> FALSE, seq |-> -1, clock |-> -1000000000]
+
+\* Blocks: an entry's extents are <<first block, count>> in the order of its bytes.
+Sum(f) ==
+    LET D == DOMAIN f
+        RECURSIVE Add(_, _)
+        Add(todo, sum) ==
+            IF todo = {} THEN sum
+            ELSE LET i == CHOOSE j \in todo : TRUE IN Add(todo \ {i}, sum + f[i])
+    IN Add(D, 0)
+Size(extents) == Sum([i \in DOMAIN extents |-> extents[i][2]])
+Apart(x, y) ==
+    \A i \in DOMAIN x, j \in DOMAIN y :
+        x[i][1] + x[i][2] <= y[j][1] \/ y[j][1] + y[j][2] <= x[i][1]
+ApartInside(x) ==
+    \A i, j \in DOMAIN x :
+        i < j => x[i][1] + x[i][2] <= x[j][1] \/ x[j][1] + x[j][2] <= x[i][1]
+Inside(x, total) == \A i \in DOMAIN x : x[i][1] >= 0 /\ x[i][2] > 0 /\ x[i][1] + x[i][2] <= total
+
+\* The live entries that have the name: one or none (EC-2.1).
+Live(s, name) ==
+    {i \in DOMAIN s.entries : s.entries[i].mm_hash = name /\ s.entries[i].state # "quarantined"}
+TheOne(S) == CHOOSE i \in S : TRUE
+Servable(e) == e.state \in {"ready", "pinned"}
+HoldersOf(e, kind) == {h \in e.holders : h[1] = kind}
+Writers(s, entry) ==
+    {a \in DOMAIN s.reads : s.reads[a].entry = entry /\ s.reads[a].state # "settled"}
+Copying(s, entry, kind) ==
+    {c \in DOMAIN s.copies : s.copies[c].entry = entry /\ s.copies[c].kind = kind}
+
+-----------------------------------------------------------------------------
+\* One record
+
+\* A lifecycle event as a record tells it, and that the tables have it.
+Moved(lc, id, edges, state, event, G) ==
+    [lifecycle |-> lc, id |-> id, event |-> event, guards |-> G,
+     from |-> state, to |-> Fire(edges, state, event, G)]
+Table(edges, state, event, G) ==
+    Fits("the table has this edge (EC-1.1)", CanFire(edges, state, event, G),
+         {d.event : d \in {x \in edges : x.from = state}}, <<state, event, G>>)
+
+\* Guards and event that the record tells for its (only) object of a lifecycle.
+Told(r, lc) == {i \in DOMAIN r.fired : r.fired[i].lifecycle = lc}
+ToldOne(r, lc) == Is(<<lc, "events told">>, 1, Cardinality(Told(r, lc)))
+ToldGuards(r, lc) == r.fired[TheOne(Told(r, lc))].guards
+ToldEvent(r, lc) == r.fired[TheOne(Told(r, lc))].event
+
+\* A guard that compares times is as the record tells; the times must allow it.
+Judged(what, told, a, b) ==
+    Guard(what, IF told THEN AtMost(a, b) ELSE AtMost(b, a))
+
+\* What an action changes; nothing, unless said otherwise.
+Nothing ==
+    [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
+     peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>, found |-> 0,
+     last |-> <<>>, making |-> FALSE, closed |-> FALSE]
+
+Without(f, terminal) ==
+    IF \E i \in DOMAIN f : f[i].state \in terminal
+      THEN [i \in {j \in DOMAIN f : f[j].state \notin terminal} |-> f[i]]
+      ELSE f
+
+\* A grant that is over is remembered until its attempt is settled.
+Key(a) == <<a.session, a.mm_hash>>
+Forgotten(g) ==
+    /\ g.state \in GrantTerminal
+    /\ \A q \in Processes : \A a \in DOMAIN proc[q].reads : Key(proc[q].reads[a]) # g.notice
+Remembered(grants) ==
+    IF \E i \in DOMAIN grants : Forgotten(grants[i])
+      THEN [i \in {j \in DOMAIN grants : ~Forgotten(grants[j])} |-> grants[i]]
+      ELSE grants
+
+\* The record tells exactly the change c and the lifecycle events `moved`.
+Change(r, c, moved) ==
+    LET s == proc[r.p]
+        reads == c.reads @@ s.reads
+        tier == [free |-> s.free + c.free, retired |-> s.retired + c.retired,
+                 total |-> Run.facts[r.p].total]
+        peers == [i \in DOMAIN c.peers |->
+                    [attempts |-> {a \in DOMAIN reads : reads[a].peer = i}] @@ c.peers[i]]
+    IN /\ Is("fired", moved, {r.fired[i] : i \in DOMAIN r.fired})
+       /\ Is("number of events fired", Cardinality(moved), Len(r.fired))
+       /\ Same("entry", c.entries, r.entries)
+       /\ Same("copy", c.copies, r.copies)
+       /\ Same("read", c.reads, r.reads)
+       /\ Same("grant", c.grants, r.grants)
+       /\ Same("peer", peers, r.peers)
+       /\ Is("tier told", DOMAIN c.entries # {} \/ c.found # 0, r.tier # <<>>)
+       /\ IF r.tier = <<>> THEN TRUE
+          ELSE \A f \in DOMAIN tier : Is(<<"tier", f>>, tier[f], r.tier[1][f])
+       /\ proc' = [proc EXCEPT ![r.p] =
+            [entries |-> Without(c.entries @@ s.entries, EntryTerminal),
+             copies |-> Without(c.copies @@ s.copies, CopyTerminal),
+             reads |-> Without(reads, ReadTerminal),
+             grants |-> Remembered(c.grants @@ s.grants),
+             peers |-> Without(c.peers @@ s.peers, PeerTerminal),
+             free |-> tier.free,
+             retired |-> tier.retired,
+             lost |-> [i \in (DOMAIN c.lost \cup DOMAIN s.lost) \ {c.found} |->
+                         (c.lost @@ s.lost)[i]],
+             last |-> c.last @@ s.last,
+             making |-> c.making,
+             closed |-> s.closed \/ c.closed,
+             seq |-> r.seq,
+             clock |-> r.t]]
+
+=============================================================================
