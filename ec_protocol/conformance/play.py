@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ec_protocol.conformance import play_data, play_engine, play_wire
-from ec_protocol.conformance.checks import CheckFailed
+from ec_protocol.conformance.checks import CheckFailed, ScheduleError
 from ec_protocol.conformance.links import Link
 from ec_protocol.conformance.schedule import Case, parse_step
-from ec_protocol.conformance.steps import Repeat
+from ec_protocol.conformance.steps import Repeat, Try
 from ec_protocol.conformance.verbs import PLAYERS
 from ec_protocol.conformance.world import World
 
@@ -51,6 +51,9 @@ def play_steps(world: World, raw_steps: list[dict[str, Any]], where: str) -> Non
             for round_number in range(step.repeat):
                 play_steps(world, _numbered(step.steps, round_number), f"{here}[{round_number}]")
             continue
+        if isinstance(step, Try):
+            _try(world, step, here)
+            continue
         try:
             PLAYERS[type(step)](world, step)
         except CheckFailed as exc:
@@ -60,6 +63,18 @@ def play_steps(world: World, raw_steps: list[dict[str, Any]], where: str) -> Non
                 exc.clause = step.clause or exc.clause
                 exc.level = step.level or exc.level
             raise
+
+
+def _try(world: World, step: Try, here: str) -> None:
+    """Play steps until one of them has nothing to act on."""
+    try:
+        play_steps(world, step.steps, here)
+    except CheckFailed as exc:
+        if exc.invariant or exc.clause:
+            raise
+        world.log("impossible", number=exc.where.removeprefix("step "), why=str(exc))
+    except ScheduleError as exc:
+        world.log("impossible", number=here.removeprefix("step "), why=str(exc))
 
 
 def _numbered(template: Any, number: int) -> Any:

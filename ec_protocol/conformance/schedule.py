@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ec_protocol._files import spec_dir, spec_path
-from ec_protocol.conformance.steps import VERBS, Repeat, Step
+from ec_protocol.conformance.steps import VERBS, Repeat, Step, Try
 from ec_protocol.errors import ECError
 from ec_protocol.timing import timer_specs
 
@@ -38,6 +38,9 @@ AREAS: Final = (
     "security",
 )
 Level = Literal["MUST", "SHOULD"]
+_EXPECTATIONS: Final = frozenset(
+    {"expect", "count", "saves", "loads", "ranks", "started", "reports", "error"}
+)
 _CLAUSE: Final = re.compile(r"^- \*\*(EC-\d+\.\d+)\*\* (.*)$", re.M)
 _VARIABLE: Final = re.compile(r"\$([a-z_]\w*)")
 
@@ -152,9 +155,11 @@ def parse_step(raw: Any, where: str) -> Step:
         step = msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
         raise CaseError(f"{where} ({verb}): {exc}") from exc
-    if isinstance(step, Repeat):
+    if isinstance(step, Repeat | Try):
         for number, inner in enumerate(step.steps, 1):
             parse_step(inner, f"{where}.{number}")
+            if isinstance(step, Try) and inner.keys() & _EXPECTATIONS:
+                raise CaseError(f"{where}.{number}: a step that is tried expects nothing")
     return step
 
 

@@ -373,6 +373,17 @@ class Repeat(Step):
     steps: list[dict[str, Any]]
 
 
+class Try(Step):
+    """Steps that a correct implementation may have made impossible.
+
+    The first of them that has nothing to act on (no such READ was posted, no such
+    message waits, no such copy was handed out) ends the group without a failure. They
+    have no expectations; invariants are watched all the same.
+    """
+
+    steps: list[dict[str, Any]] = msgspec.field(name="try")
+
+
 VERBS: Final[dict[str, type[Step]]] = {
     "request": Request,
     "step": EngineStep,
@@ -414,6 +425,7 @@ VERBS: Final[dict[str, type[Step]]] = {
     "compat_hash": CompatHash,
     "region": Region,
     "repeat": Repeat,
+    "try": Try,
 }
 
 __all__ = ["UNSET", "VERBS", "Step", "Time", "UnsetType"]
