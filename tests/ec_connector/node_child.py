@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A producer instance in a process of its own.
 
-Usage: ``node_child PORT``. Prints its port, then answers each line on stdin: ``NAME
+Usage: ``node_child PORT BLOCKS EXTRA``, the last more of ``ec_connector_extra_config`` as
+JSON. Prints its port, then answers each line on stdin: ``NAME
 NBYTES SEED`` saves random bytes, ``counters`` says what was counted. Leaves when stdin
 closes.
 """
@@ -16,7 +17,9 @@ from tests.ec_connector.pair import Node
 
 
 def main() -> None:
-    with Node("ec_producer", 512, bind=("127.0.0.1", int(sys.argv[1]))) as node:
+    port, blocks, extra = sys.argv[1:]
+    bind = ("127.0.0.1", int(port))
+    with Node("ec_producer", int(blocks), bind=bind, extra=json.loads(extra)) as node:
         sys.stdout.write(f"{node.address[1]}\n")
         sys.stdout.flush()
         for line in sys.stdin:

@@ -84,6 +84,7 @@ class Node:
                 view[: len(rest[: len(view)])] = rest[: len(view)]
                 rest = rest[len(view) :]
             self.tier.write_landed(entry, ("save", entry.entry_id))
+        self.p2p.wake()
         return entry
 
     def bytes_of(self, mm_hash: str) -> bytes:

@@ -7,16 +7,9 @@ not depend on who is faster.
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import random
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,65 +18,17 @@ pytest.importorskip("nixl")
 pytest.importorskip("zmq")
 
 from ec_connector.data import library
+from tests.ec_connector.node_driver import NBYTES, Producer
 from tests.ec_connector.pair import BLOCK, Node, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
-ROOT = Path(__file__).resolve().parents[2]
-NBYTES = 100 * BLOCK + 17
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 FAST_HEARTBEAT = {
     "heartbeat_interval_s": 0.1,
     "heartbeat_timeout_s": 0.5,
     "heartbeat_ttl_s": 1.0,
 }
-
-
-_seeds = itertools.count(1)
-
-
-class Producer:
-    """The other process."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ec_connector.node_child", str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self.address = ("127.0.0.1", int(self._line()))
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the producer died"
-        return line
-
-    def tell(self, line: str) -> dict[str, int]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return json.loads(self._line())
-
-    def save(self, nbytes: int = NBYTES) -> tuple[str, bytes]:
-        """Let it save a new encoding; name and bytes."""
-        seed = next(_seeds)
-        self.tell(f"h{seed} {nbytes} {seed}")
-        return f"h{seed}", random.Random(seed).randbytes(nbytes)
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
 
 
 class BeforePost:
