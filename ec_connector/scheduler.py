@@ -86,7 +86,8 @@ class ECScheduler:
         self.dtype = dtype
         self.timing = timing or Timing()
         self.lock = lock or threading.Lock()
-        self.holds = holds or HoldTable(tier)
+        # Not "or": a table that holds nothing yet has the length 0.
+        self.holds = HoldTable(tier) if holds is None else holds
         self.copies = CopyTable(tier, world_size)
         self.p2p = p2p
         self.allowed_peers = allowed_peers

@@ -209,3 +209,12 @@ def test_without_a_running_pump_requests_encode_and_timers_go_on() -> None:
     assert engine.p2p.consumer is not None
     assert engine.p2p.consumer.drain() == []
     assert engine.p2p.ticked_without_pump == 1
+
+
+@pytest.mark.clause("EC-3.5")
+def test_an_announced_encoding_is_held_in_the_table_that_the_pump_lets_run_out() -> None:
+    """One table for all holds: an idle engine makes no step that could end them."""
+    engine = Engine("ec_both", p2p=FakeP2P())
+    assert engine.p2p is not None
+    assert engine.p2p.consumer is not None
+    assert engine.scheduler.holds is engine.p2p.consumer.holds
