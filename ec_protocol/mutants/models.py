@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives each mutant of a table to the TLA+ models that move objects by that table.
+
+``tla/Lifecycle.tla`` is generated from the mutant instead of the table; nothing else
+of the models changes, and their properties name states and events by themselves, so
+they do not follow the mutant. The models of a table are tried one after another, the
+quickest first, until one objects:
+
+* an invariant, a step property or a liveness property is violated, or TLC finds a
+  deadlock: ``killed_by`` is its name;
+* an action that every sound table enables is never enabled: ``dead action X``;
+* the model fires an event that the mutant has no edge for (EC-1.2): ``illegal event``;
+* a state that a ``Reach*`` config must reach is not reached any more: ``ReachX``.
+
+That the edges of the state graph are those of the table is checked elsewhere (mode
+``edges``) and does not count here: a mutant moves both sides of that comparison. For
+mutants of the *actions* it does count, because the models do not read those rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ec_protocol.errors import ECError
+from ec_protocol.lifecycle import Lifecycle, load_lifecycles
+from ec_protocol.mutants.operators import ACTIONS, Mutant
+from ec_protocol.tlc.check import job_for
+from ec_protocol.tlc.edges import differences
+from ec_protocol.tlc.graph import Graph
+from ec_protocol.tlc.lifecycle_tla import FILE_NAME, generate
+from ec_protocol.tlc.manifest import Manifest, Model
+from ec_protocol.tlc.runner import TlcRunner
+
+#: The models of each table, in the order in which they are tried. Each is small: a
+#: mutant that only a large state space shows would be no mutant of one edge.
+BATTERIES: Final[dict[str, tuple[str, ...]]] = {
+    "entry": (
+        "MCTierSmall",
+        "MCPeerReadSmall",
+        "MCEviction",
+        "MCAnnounce",
+        "MCTierSmallLive",
+        "MCPeerReadSmallLive",
+    ),
+    "read": ("MCPeerReadSmall", "MCPeerSmall", "MCPeerReadSmallLive", "MCPeerProgress"),
+    "grant": ("MCPeerReadSmall", "MCQuotaRoom", "MCPeerReadSmallLive"),
+    "copy": ("MCTierSmall", "MCTierSmallLive"),
+    "peer": ("MCPeerSmall", "MCPeerProgress"),
+    "region": ("MCRegionSmall", "MCRegionSwept", "MCRegionRoom"),
+}
+
+#: Root modules whose ``Reach*`` configs are tried on what the models let pass.
+REACHES: Final[dict[str, tuple[str, ...]]] = {
+    "entry": ("MCTier.tla", "MCPeerRead.tla", "MCEviction.tla", "MCAnnounce.tla"),
+    "read": ("MCPeerRead.tla", "MCPeer.tla"),
+    "grant": ("MCPeerRead.tla", "MCQuota.tla"),
+    "copy": ("MCTier.tla",),
+    "peer": ("MCPeer.tla",),
+    "region": ("MCRegion.tla",),
+}
+
+KILLED: Final = "killed"
+SURVIVED: Final = "survived"
+EXPLAINED: Final = "explained"
+FAILED: Final = "failed"
+
+_NO_EDGE: Final = "CHOOSE x"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one mutant.
+
+    Attributes:
+        mutant: The mutant.
+        verdict: ``"killed"``, ``"survived"``, ``"explained"`` (nothing noticed, and a
+            reason is given why), or ``"failed"`` (no verdict: TLC broke down).
+        killed_by: The property, or in other words what noticed; ``None`` if nothing.
+        model: The model, or the Python test file, that noticed.
+        seconds: Wall time of everything that was tried.
+        detail: The reason of an explained survivor, or TLC's complaint.
+    """
+
+    mutant: Mutant
+    verdict: str
+    killed_by: str | None
+    model: str | None
+    seconds: float
+    detail: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The mutant's object in ``ec-protocol mutants --json``."""
+        return {
+            "id": self.mutant.id,
+            "lifecycle": self.mutant.lifecycle,
+            "operator": self.mutant.operator,
+            "where": self.mutant.where,
+            "verdict": self.verdict,
+            "killed_by": self.killed_by,
+            "model": self.model,
+            "seconds": round(self.seconds, 2),
+            "detail": self.detail,
+        }
+
+
+class ModelJudge:
+    """Runs the batteries.
+
+    Thread-safe; ``stop`` ends every TLC process.
+
+    Args:
+        manifest: The models.
+        runner: What runs them.
+    """
+
+    def __init__(self, manifest: Manifest, runner: TlcRunner | None = None) -> None:
+        self._runner = runner or TlcRunner()
+        self._folder = manifest.folder
+        self._models = {model.name: model for model in manifest.models}
+        self._reaches = {
+            lifecycle: [
+                model
+                for model in manifest.models
+                if model.name.startswith("Reach") and model.module in modules
+            ]
+            for lifecycle, modules in REACHES.items()
+        }
+        self._graphs: dict[str, Graph] = {}
+
+    def stop(self) -> None:
+        """End every run."""
+        self._runner.stop()
+
+    def prepare(self, mutants: Iterable[Mutant]) -> None:
+        """Make what several mutants share: the state graphs the actions are compared with."""
+        if any(mutant.lifecycle == ACTIONS for mutant in mutants) and not self._graphs:
+            for model in self._edge_models():
+                run = self._runner.run(job_for(model, self._folder))
+                if run.graph is None:
+                    raise ECError(f"{model.name}: {run.output.message or run.output.kind}")
+                self._graphs[model.name] = run.graph
+
+    def judge(self, mutant: Mutant) -> Result:
+        """Try one mutant."""
+        if mutant.table is None:
+            return self._judge_actions(mutant)
+        with tempfile.TemporaryDirectory(prefix="ec-mutant-") as temporary:
+            folder = Path(temporary)
+            self._write(folder, mutant.table)
+            return self._judge_table(mutant, folder)
+
+    def _judge_table(self, mutant: Mutant, folder: Path) -> Result:
+        spent = 0.0
+        for name in BATTERIES[mutant.lifecycle]:
+            model = self._models[name]
+            run = self._runner.run(job_for(model, folder))
+            spent += run.seconds
+            output = run.output
+            if run.timed_out:
+                return Result(mutant, FAILED, None, name, spent, "timed out")
+            if output.kind in ("invariant", "property"):
+                return Result(mutant, KILLED, output.name or output.kind, name, spent)
+            if output.kind == "deadlock":
+                return Result(mutant, KILLED, "deadlock", name, spent)
+            if output.kind == "evaluation":
+                if _NO_EDGE in output.message or output.name is None:
+                    return Result(mutant, KILLED, "illegal event", name, spent)
+                return Result(mutant, KILLED, output.name, name, spent)
+            if output.kind != "ok":
+                return Result(mutant, FAILED, None, name, spent, output.message or output.kind)
+            if model.mode == "exhaustive":
+                dead = set(output.dead_actions) - set(model.allow_dead)
+                if dead:
+                    killer = f"dead action {', '.join(sorted(dead))}"
+                    return Result(mutant, KILLED, killer, name, spent)
+        for model in self._reaches[mutant.lifecycle]:
+            run = self._runner.run(job_for(model, folder))
+            spent += run.seconds
+            if run.output.kind == "ok":
+                return Result(mutant, KILLED, model.expected, model.name, spent)
+        return Result(mutant, SURVIVED, None, None, spent)
+
+    def _judge_actions(self, mutant: Mutant) -> Result:
+        for model in self._edge_models():
+            found = differences(
+                self._graphs[model.name],
+                lifecycles=model.lifecycles,
+                modules=model.modules or (),
+                allow_dead=model.allow_dead,
+                actions=mutant.actions,
+            )
+            if found:
+                return Result(mutant, KILLED, found[0], model.name, 0.0)
+        return Result(mutant, SURVIVED, None, None, 0.0)
+
+    def _edge_models(self) -> list[Model]:
+        return [model for model in self._models.values() if model.mode == "edges"]
+
+    def _write(self, folder: Path, table: Lifecycle) -> None:
+        for pattern in ("*.tla", "*.cfg"):
+            for path in self._folder.glob(pattern):
+                shutil.copyfile(path, folder / path.name)
+        text = generate({**load_lifecycles(), table.name: table})
+        (folder / FILE_NAME).write_text(text, encoding="ascii")
+
+
+def run_mutants(
+    mutants: Sequence[Mutant],
+    judge: ModelJudge,
+    *,
+    jobs: int,
+    done: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """Judge mutants side by side.
+
+    Args:
+        mutants: What to run.
+        judge: Prepared for them.
+        jobs: How many TLC processes at once.
+        done: Told of each result, from the running threads.
+
+    Returns:
+        The results in the order of ``mutants``.
+
+    Raises:
+        KeyboardInterrupt: After every TLC process was killed.
+    """
+
+    def one(mutant: Mutant) -> Result:
+        try:
+            result = judge.judge(mutant)
+        except (ECError, OSError) as exc:
+            result = Result(mutant, FAILED, None, None, 0.0, str(exc))
+        done(result)
+        return result
+
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        futures: list[Future[Result]] = [pool.submit(one, mutant) for mutant in mutants]
+        try:
+            pending = set(futures)
+            while pending:
+                # A bounded wait: an unbounded one would hold signals back.
+                _, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            judge.stop()
+            raise
+    return [future.result() for future in futures]
