@@ -163,6 +163,7 @@ class FakeDecoder(Fake):
     def __init__(self) -> None:
         super().__init__()
         self.loses = False
+        self.more: dict[str, Any] = {}
         self.words = ["a", "red", "square"]
         self.between: Callable[[int], Awaitable[None]] | None = None
 
@@ -172,7 +173,8 @@ class FakeDecoder(Fake):
             if lost:
                 return web.json_response({"error": {"message": "Internal"}}, status=500)
             message = {"role": "assistant", "content": " ".join(self.words)}
-            return web.json_response({"choices": [{"index": 0, "message": message}]})
+            choices = [{"index": 0, "message": message}]
+            return web.json_response({"choices": choices, **self.more})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(OPENING)

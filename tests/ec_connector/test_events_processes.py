@@ -230,7 +230,8 @@ def test_a_queue_that_is_full_drops_counts_and_tells(places, start):
         node.p2p.wake()
         listener.hear(("stored", "h0"), ("stored", "h1"), ("dropped", ""))
         assert "h2" not in dict(listener.told()).values()
-        assert node.p2p.pump.stats.counts()["tier_events_dropped"] == 3
+        stats = node.p2p.pump.stats
+        wait_for(lambda: stats.counts().get("tier_events_dropped") == 3, "the count")
 
 
 @pytest.mark.clause("EC-13.4")

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy with events of its encoders: what it uses again, and what it forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("zmq")
+
+import zmq
+
+from ec_connector.events.codec import Event, EventBatch, encode, pack_number
+from ec_connector.proxy.announced import Announced, memory_key
+from ec_connector.proxy.media import Announcement, find_media
+from ec_connector.proxy.settings import ProxySettings
+from ec_protocol.errors import ConfigError
+from tests.ec_connector.proxy_world import World, chat, image, mm_hash, run, world
+
+RED, GREEN = image("red"), image("green")
+WHERE = ("127.0.0.1", 5701)  # what the fake encoder announces
+
+
+def announcement(name: str = "h", where: tuple[str, int] = WHERE) -> Announcement:
+    item = {"peer_host": where[0], "peer_port": where[1], "size_bytes": 1}
+    return Announcement({name: item}, name, {"image_grid_thw": [1, 8, 8]})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture
+def memory() -> Announced:
+    made = Announced(limit=3, clock=Clock())
+    made.watch(WHERE)
+    return made
+
+
+# -------------------------------------------------------------------------- the memory
+def test_what_was_announced_is_used_until_it_is_gone(memory):
+    memory.remember("k", announcement(), memory.clock())
+    assert memory.get("k") == announcement()
+    assert memory.forget(WHERE, "another") == 0
+    assert memory.forget(("127.0.0.1", 1), "h") == 0
+    assert memory.get("k") == announcement()
+    assert memory.forget(WHERE, "h") == 1
+    assert memory.get("k") is None
+    assert not memory._users
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        ("", announcement()),
+        ("k", announcement(where=("127.0.0.1", 9))),
+        ("k", Announcement({})),
+        ("k", Announcement(announcement().params)),
+    ],
+    ids=["no key", "not watched", "nothing", "needs its media"],
+)
+def test_what_cannot_be_used_again_is_not_kept(memory, key, found):
+    memory.remember(key, found, memory.clock())
+    assert len(memory) == 0
+
+
+def test_an_encoding_that_went_before_its_announcement_arrived_is_not_kept(memory):
+    asked_at = memory.clock()
+    memory.forget(WHERE, "h")
+    memory.remember("k", announcement(), asked_at)
+    assert memory.get("k") is None
+    memory.remember("k", announcement(), memory.clock())
+    assert memory.get("k") is not None
+
+
+def test_losing_track_of_an_encoder_forgets_all_of_it_and_nothing_else(memory):
+    other = ("127.0.0.1", 5702)
+    memory.watch(other)
+    memory.remember("a", announcement("a"), memory.clock())
+    memory.remember("b", announcement("b", other), memory.clock())
+    asked_at = memory.clock()
+    assert memory.forget_all(WHERE, watched=True) == 1
+    assert (memory.get("a"), memory.get("b")) == (None, announcement("b", other))
+    assert memory.lost_since(announcement("a"), asked_at)
+    assert not memory.lost_since(announcement("b", other), asked_at)
+    memory.forget_all(WHERE, watched=False)
+    memory.remember("a", announcement("a"), memory.clock())
+    assert memory.get("a") is None
+
+
+def test_the_memory_is_bounded_and_the_oldest_goes(memory):
+    for name in "abc":
+        memory.remember(name, announcement(name), memory.clock())
+    memory.get("a")
+    memory.remember("d", announcement("d"), memory.clock())
+    assert [memory.get(name) is not None for name in "abcd"] == [True, False, True, True]
+    assert len(memory._users) == 3
+
+
+def test_what_went_is_remembered_in_bounds_and_beyond_them_nothing_is_believed(memory):
+    asked_at = memory.clock()
+    for number in range(100):
+        memory.forget(WHERE, f"{number}")
+    assert len(memory._gone) == 3
+    memory.remember("k", announcement("0"), asked_at)  # forgotten that it went, not when
+    assert memory.get("k") is None
+
+
+def key_of(part: dict[str, Any], **fields: Any) -> str:
+    body = chat(part, **fields)
+    (media,) = find_media(body)
+    return memory_key(body, media)
+
+
+def test_keys_tell_apart_whatever_changes_the_encoding():
+    keys = [
+        key_of(RED),
+        key_of(GREEN),
+        key_of(RED, model="n"),
+        key_of(RED, mm_processor_kwargs={"max_pixels": 1}),
+        key_of(RED, cache_salt="s"),
+        key_of({"type": "input_audio", "input_audio": {"data": "abc", "format": "wav"}}),
+        key_of(image("red", uuid="mine")),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert all(keys)
+    assert key_of(RED) == key_of(RED, temperature=0.5, max_tokens=3)
+
+
+@pytest.mark.parametrize("url", ["http://host/a.png", "https://host/a.png", "file:///a.png"])
+def test_what_is_behind_a_url_may_change_and_is_not_remembered(url):
+    assert key_of({"type": "image_url", "image_url": {"url": url}}) == ""
+
+
+# ----------------------------------------------------------------------- over the wire
+class Publisher:
+    """An encoder's event socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.context = zmq.Context()
+        self.endpoint = f"ipc://{path}/events"
+        self.socket = self.context.socket(zmq.PUB)
+        self.socket.bind(self.endpoint)
+        self.numbers = itertools.count()
+        self.incarnation = "one"
+
+    def say(self, *events: tuple[str, str], number: int | None = None) -> None:
+        batch = EventBatch(
+            incarnation=self.incarnation,
+            host=WHERE[0],
+            port=WHERE[1],
+            events=[Event(event=kind, mm_hash=name) for kind, name in events],
+        )
+        at = next(self.numbers) if number is None else number
+        self.socket.send_multipart([b"ec", pack_number(at), encode(batch)])
+
+    async def heard(self, w: World) -> None:
+        """Speak until the proxy listens."""
+        while (await w.sample("ec_proxy_events_total")) < 1:
+            self.say(("stored", "hello"))
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[Publisher]:
+    made = Publisher(tmp_path)
+    yield made
+    made.context.destroy(linger=0)
+
+
+async def until(w: World, condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def references(w: World) -> list[bool]:
+    return ["image_embeds" in json.dumps(request) for request in w.decoder.requests]
+
+
+def test_an_announcement_is_used_again_until_an_event_says_that_it_is_gone(publisher):
+    async def scenario():
+        async with world(events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            for _ in range(3):
+                assert (await w.post(chat(RED)))[0] == 200
+            assert len(w.encoder.requests) == 1
+            assert references(w) == [True] * 3
+            assert (
+                w.decoder.requests[0]["ec_transfer_params"]
+                == (w.decoder.requests[2]["ec_transfer_params"])
+            )
+            publisher.say(("evicted", mm_hash(RED)))
+            await until(w, lambda: len(w.proxy._announced) == 0)
+            assert (await w.post(chat(RED)))[0] == 200
+            assert len(w.encoder.requests) == 2
+            assert await w.sample('ec_proxy_announcements_total{outcome="reused"}') == 2
+            assert await w.sample('ec_proxy_announcements_total{outcome="forgotten"}') == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["lost", "quarantined", "retired", "dropped", "stopped"])
+def test_every_event_after_which_it_cannot_be_read_forgets_it(publisher, kind):
+    async def scenario():
+        async with world(events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            await w.post(chat(RED))
+            assert len(w.proxy._announced) == 1
+            publisher.say((kind, mm_hash(RED)))
+            await until(w, lambda: len(w.proxy._announced) == 0)
+
+    run(scenario())
+
+
+def test_a_gap_or_a_restart_forgets_everything(publisher):
+    async def scenario():
+        async with world(events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            await w.post(chat(RED))
+            publisher.say(number=1_000_000)
+            await until(w, lambda: len(w.proxy._announced) == 0)
+            publisher.say(("stored", "x"), number=1_000_000)
+            await w.post(chat(RED))
+            assert len(w.proxy._announced) == 1
+            publisher.incarnation = "two"
+            publisher.say(("stored", "x"), number=0)
+            await until(w, lambda: len(w.proxy._announced) == 0)
+
+    run(scenario())
+
+
+def test_evicted_while_another_piece_is_being_encoded_it_is_encoded_again(publisher):
+    """No reference goes out that is known to fail."""
+
+    async def scenario():
+        async with world(encoders=2, events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            await w.post(chat(RED))  # the first encoder has it
+            assert len(w.encoders[0].requests) == 1
+            for encoder in w.encoders:
+                encoder.gate = asyncio.Event()
+            pending = asyncio.create_task(w.post(chat(RED, GREEN)))
+            await until(w, lambda: sum(len(e.requests) for e in w.encoders) == 2)
+            publisher.say(("evicted", mm_hash(RED)))
+            await until(w, lambda: len(w.proxy._announced) == 0)
+            for encoder in w.encoders:
+                encoder.gate.set()
+            assert (await pending)[0] == 200
+            assert sum(len(e.requests) for e in w.encoders) == 3
+            assert await w.sample('ec_proxy_announcements_total{outcome="lost"}') == 1
+            assert references(w)[-1]
+
+    run(scenario())
+
+
+def test_lost_twice_the_media_stays(publisher):
+    async def scenario():
+        async with world(events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            w.encoder.gate = asyncio.Event()
+            body = chat(RED)
+            pending = asyncio.create_task(w.post(body))
+            for count in (1, 2):
+                await until(w, lambda count=count: len(w.encoder.requests) == count)
+                gone = len(w.proxy._announced._gone)
+                publisher.say(("evicted", mm_hash(RED)), ("evicted", f"{count}"))
+                await until(w, lambda gone=gone: len(w.proxy._announced._gone) > gone)
+                gate, w.encoder.gate = w.encoder.gate, asyncio.Event()
+                gate.set()
+            assert (await pending)[0] == 200
+            assert w.decoder.requests == [body]
+
+    run(scenario())
+
+
+def test_a_decoder_that_finds_it_lost_makes_the_proxy_forget_it(publisher):
+    async def scenario():
+        async with world(events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            await w.post(chat(RED))
+            w.decoder.loses = True
+            assert (await w.post(chat(RED)))[0] == 200
+            assert len(w.proxy._announced) == 0
+
+    run(scenario())
+
+
+def test_without_events_every_request_asks_the_encoder():
+    async def scenario():
+        async with world() as w:
+            for _ in range(2):
+                await w.post(chat(RED))
+            assert len(w.encoder.requests) == 2
+
+    run(scenario())
+
+
+def test_events_that_never_come_change_nothing(tmp_path):
+    async def scenario():
+        async with world(events=(f"ipc://{tmp_path}/nobody",)) as w:
+            for _ in range(2):
+                assert (await w.post(chat(RED)))[0] == 200
+            assert len(w.encoder.requests) == 2
+            assert references(w) == [True, True]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("endpoint", ["10.0.0.5:5650", "http://h:1", "tcp://", "tcp://*:5650"])
+def test_a_wrong_endpoint_is_named(endpoint):
+    with pytest.raises(ConfigError, match="--events="):
+        ProxySettings(encoders=("http://a",), decoders=("http://b",), events=(endpoint,))
+
+
+def test_the_same_endpoint_twice_is_named():
+    with pytest.raises(ConfigError, match="--events: named twice"):
+        ProxySettings(
+            encoders=("http://a",), decoders=("http://b",), events=("tcp://h:1", "tcp://h:1")
+        )
+
+
+# ------------------------------------------------------- a decoder that announces itself
+def test_addresses_that_a_decoder_announces_do_not_reach_clients():
+    """``ec_both`` announces what it holds; its hosts are nobody's business outside."""
+
+    async def scenario():
+        async with world() as w:
+            w.decoder.more = {
+                "ec_transfer_params": {"h": {"peer_host": "10.0.0.9", "peer_port": 5601}}
+            }
+            status, answer = await w.post(chat(RED))
+            assert status == 200
+            assert answer["ec_transfer_params"] is None
+            assert "10.0.0.9" not in json.dumps(answer)
+            assert answer["choices"][0]["message"]["content"] == "a red square"
+
+    run(scenario())
+
+
+def test_an_answer_that_announces_nothing_stays_the_same_bytes():
+    from ec_connector.proxy.relay import without_addresses
+
+    for body in (
+        b'{"a":  1.0}',
+        b'{"ec_transfer_params":null, "n": 1e2}',
+        b'["ec_transfer_params"]',
+        b'{"ec_transfer_params": ',
+        b'"ec_transfer_params"' + b"[" * 100_000,
+    ):
+        assert without_addresses(body) == body
