@@ -22,6 +22,8 @@ from ec_connector.data.base import (
     ReadEvent,
 )
 from ec_connector.pump_io import PumpIO
+from ec_connector.pump_serve import Serving
+from ec_connector.pump_stats import PumpStats
 from ec_protocol.commands import PeerKey
 from ec_protocol.consumer import ConsumerReads
 from ec_protocol.holds import HoldTable
@@ -221,6 +223,31 @@ class SimulatedReader(DataPlaneReader):
         return bool(self.proven)
 
 
+class SimulatedServing(Serving):
+    """The producer's half of the pump with the kit's ends in place of its own."""
+
+    def __init__(
+        self,
+        producer: ProducerGrants,
+        server: SimulatedServer,
+        offer: SimulatedOffer,
+        *,
+        lock: threading.Lock,
+        clock: Callable[[], float],
+        stats: PumpStats,
+    ) -> None:
+        self.producer = producer
+        self.address = ("", 0)
+        self._lock = lock
+        self._clock = clock
+        self._stats = stats
+        self._until = 0.0
+        self._server = cast(ControlServer, server)
+        self._offer = offer
+        with lock:
+            producer.agent_metadata = offer.agent_metadata
+
+
 class SimulatedIO(PumpIO):
     """The pump's I/O between the core and the kit's planes; turned by the adapter."""
 
@@ -234,7 +261,7 @@ class SimulatedIO(PumpIO):
         holds: HoldTable,
         clock: Callable[[], float],
         wake_fd: int,
-        stats: Any,
+        stats: PumpStats,
         emit: Emit,
         agent: bytes,
         delay: Callable[[], None],
@@ -260,10 +287,14 @@ class SimulatedIO(PumpIO):
     def open(self) -> None:
         """Put the simulated ends in place; no socket is opened."""
         if self._producer is not None:
-            self._server = cast(ControlServer, self.server)
-            self._offer = self.offer
-            with self._lock:
-                self._producer.agent_metadata = self.offer.agent_metadata
+            self._serving = SimulatedServing(
+                self._producer,
+                self.server,
+                self.offer,
+                lock=self._lock,
+                clock=self._clock,
+                stats=self.stats,
+            )
         if self._consumer is not None:
             self._client = cast(ControlClient, self.client)
             self._reader = self.reader

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -55,7 +56,7 @@ def compare(wanted: Any, seen: Any, what: str) -> None:
     """Compare a value with an expectation.
 
     An object whose keys are all of ``absent``, ``present``, ``min``, ``max``, ``len``,
-    ``not``, ``in`` and ``near`` is a matcher; any other object is compared key by key,
+    ``not``, ``in``, ``near`` and ``match`` is a matcher; any other object is compared key by key,
     further keys of the value are ignored.
 
     Raises:
@@ -93,4 +94,5 @@ _MATCHERS: Mapping[str, Any] = {
     "not": lambda argument, seen: seen is not _MISSING and seen != argument,
     "in": lambda argument, seen: seen in argument,
     "near": _near,
+    "match": lambda argument, seen: isinstance(seen, str) and bool(re.fullmatch(argument, seen)),
 }

@@ -71,6 +71,15 @@ def say(world: World, dma: Dma, event: str) -> None:
 @plays(steps.Dma)
 def _play_dma(world: World, step: steps.Dma) -> None:
     what = dma_of(world, step.dma)
+    if step.do == "look":
+        seen = {
+            "remote": [[address, size] for _, address, size in what.pieces],
+            "bytes": sum(size for _, _, size in what.pieces),
+            "source": what.source,
+            "notice": what.notice.decode(errors="replace"),
+        }
+        compare(step.expect, seen, f"READ {what.name}")
+        return
     if step.do == "move":
         for _ in range(step.blocks if step.blocks is not None else len(what.pieces)):
             if what.done == len(what.pieces) or what.closed or not move_piece(world, what):
@@ -102,6 +111,12 @@ def _play_handle(world: World, step: steps.Handle) -> None:
 @plays(steps.Posted)
 def _play_posted(world: World, step: steps.Posted) -> None:
     compare(step.count, world.node(step.posted).posted, f"READs posted by {step.posted}")
+
+
+@plays(steps.SameBlocks)
+def _play_same_blocks(world: World, step: steps.SameBlocks) -> None:
+    first, second = (dma_of(world, name) for name in step.same_blocks)
+    compare(sorted(first.spans), sorted(second.spans), f"blocks of READ {second.name}")
 
 
 @plays(steps.Overwrite)

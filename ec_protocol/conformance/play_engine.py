@@ -55,7 +55,7 @@ def announcement(world: World, source: str, items: list[str], change: dict[str, 
             "shape": world.shape(mm_hash),
             **change,
         }
-        result[mm_hash] = {k: v for k, v in row.items() if v != "$absent"}
+        result[mm_hash] = {k: v for k, v in row.items() if v != "<absent>"}
     return result
 
 
@@ -146,6 +146,8 @@ def _play_one_step(world: World, step: steps.EngineStep) -> None:
         if wanted_hashes is not None:
             seen = sorted(run.mm_hash for run in runs if run.kind == kind)
             compare(sorted(wanted_hashes), seen, f"{kind}s of the step")
+    for name, ranks in step.ranks.items():
+        compare(sorted(ranks), sorted(copy_of(node, name).waiting), f"ranks of {name}")
 
 
 @plays(steps.Hook)
@@ -173,6 +175,8 @@ def _play_hook(world: World, step: steps.Hook) -> None:
 # ----------------------------------------------------------------------- copies
 def copy_of(node: Node, name: str) -> CopyRun:
     """A copy by name; the latest of that name that is not over, if there are several."""
+    if "#" in name and name in node.copies:
+        return node.copies[name]
     candidates = [r for n, r in node.copies.items() if n == name or n.startswith(name + "#")]
     if not candidates:
         raise CheckFailed(f"a copy {name!r} at {node.name}", f"{sorted(node.copies)}")
@@ -232,6 +236,12 @@ def land(world: World, node: Node, run: CopyRun) -> None:
 @plays(steps.Copy)
 def _play_copy(world: World, step: steps.Copy) -> None:
     node = world.node(step.at)
+    if step.id is not steps.UNSET:
+        rank = step.rank or 0
+        args = {"copy": step.id, "rank": rank, "landed": step.landed}
+        accepted = bool(world.call(node, "report", **args).get("accepted", True))
+        compare(step.expect, "accepted" if accepted else "refused", f"report on copy {step.id}")
+        return
     run = copy_of(node, step.copy)
     ranks = [step.rank] if step.rank is not None else sorted(run.waiting)
     if step.do == "report" and step.rank is None and not ranks:

@@ -134,7 +134,7 @@ def _build(fields: dict[str, Any], world: World) -> dict[str, Any]:
     """Fields as a case writes them: hex and time expressions spelt out, absent left out."""
     result = {}
     for key, value in fields.items():
-        if value == "$absent":
+        if value == "<absent>":
             continue
         if isinstance(value, dict) and set(value) == {"hex"}:
             value = bytes.fromhex(value["hex"])
@@ -178,6 +178,8 @@ def _play_ask(world: World, step: steps.Ask) -> None:
         "node": step.ask,
     }
     compare(_times(step.expect or {}, world), _readable(ack), "ack")
+    for name, other in step.differs.items():
+        compare({"not": world.named[other]["ack"].get(name)}, ack.get(name), f"ack.{name}")
 
 
 def _times(expect: dict[str, Any], world: World) -> dict[str, Any]:
@@ -262,9 +264,11 @@ def _play_answer(world: World, step: steps.Answer) -> None:
                 extents=[list(extent) for extent in extents],
                 nbytes=world.nbytes(mm_hash),
             )
+    if step.vector:
+        named = ("mm_hash", "session_id") if old else ("mm_hash", "session_id", "attempt_id")
+        golden = frames.decode(["", vector(step.vector)["hex"]])
+        fields = {**golden, **{name: fields[name] for name in named}}
     fields = _build({**fields, **step.fields}, world)
-    for name in step.drop_fields:
-        fields.pop(name, None)
     reply = Message("answer", ["", frames.encode(fields).hex()])
     back = f"{target}>{source}"
     world.log("sent", node=target, to=source, via="answer")

@@ -85,12 +85,14 @@ class Setup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         nodes: By name; a name has no ``>``, ``~`` or ``#``.
         encodings: Size of each encoding in blocks, or ``{"bytes": n}``; others have 2.
         block_size_bytes: Of every region.
+        compat: Facts of the compatibility hash that differ from the kit's.
         timers: Timers that differ from the defaults of ``spec/timing.toml``, seconds.
     """
 
     nodes: dict[str, NodeSetup]
     encodings: dict[str, int | dict[str, int]] = {}
     block_size_bytes: int = 32
+    compat: dict[str, str] = {}
     timers: dict[str, float] = {}
 
 

@@ -51,6 +51,7 @@ class EngineStep(Step):
     expect: dict[str, str | dict[str, str]] = {}
     saves: list[str] | None = None
     loads: list[str] | None = None
+    ranks: dict[str, list[int]] = {}
 
 
 class Hook(Step):
@@ -72,6 +73,7 @@ class Copy(Step):
     blocks: int | None = None
     rank: int | None = None
     landed: bool = True
+    id: Any = UNSET
     expect: Literal["accepted", "refused"] | None = None
 
 
@@ -147,6 +149,7 @@ class Ask(Step):
     fields: dict[str, Any] = {}
     name: str = ""
     expect: dict[str, Any] | None = None
+    differs: dict[str, str] = {}
 
 
 class Answer(Step):
@@ -158,7 +161,7 @@ class Answer(Step):
     form: Literal["extended", "old"] = "extended"
     lease: Time | None = None
     fields: dict[str, Any] = {}
-    drop_fields: list[str] = []
+    vector: str = ""
     hold: bool = False
     keep: bool = False
     expect: dict[str, Any] = {}
@@ -219,8 +222,9 @@ class Dma(Step):
     """A READ that a node posted: ``"C#1"`` is the first of C."""
 
     dma: str
-    do: Literal["move", "finish", "done", "fail", "aborted", "closed"]
+    do: Literal["move", "finish", "done", "fail", "aborted", "closed", "look"]
     blocks: int | None = None
+    expect: dict[str, Any] = {}
 
 
 class Handle(Step):
@@ -235,6 +239,12 @@ class Posted(Step):
 
     posted: str
     count: int
+
+
+class SameBlocks(Step):
+    """Two READs of a node go into the very same blocks (EC-5.8)."""
+
+    same_blocks: list[str]
 
 
 class Overwrite(Step):
@@ -407,6 +417,7 @@ VERBS: Final[dict[str, type[Step]]] = {
     "dma": Dma,
     "handle": Handle,
     "posted": Posted,
+    "same_blocks": SameBlocks,
     "overwrite": Overwrite,
     "prepare": Prepare,
     "advance": Advance,

@@ -61,6 +61,7 @@ class World:
         self.time = START_S
         self.timers = {name: spec.default for name, spec in timer_specs().items()}
         self.timers.update(case.setup.timers)
+        self.facts = {**COMPAT, **case.setup.compat}
         self.marks: dict[str, float] = {"start": START_S}
         self.nodes: dict[str, Node] = {}
         self.played: dict[str, Played] = {}
@@ -108,7 +109,7 @@ class World:
 
     def compat(self) -> str:
         """The compatibility hash of every node of the case (EC-8.4)."""
-        return frames.compat_hash({**COMPAT, "block_size_bytes": self.block_size})
+        return frames.compat_hash({**self.facts, "block_size_bytes": self.block_size})
 
     def log(self, kind: str, **fields: Any) -> None:
         """Write an event of the world into the history, for diagrams and people."""
@@ -164,7 +165,7 @@ class World:
                 "ranks": setup.ranks,
                 "timers": timers,
                 "peer": list(node.address),
-                "compat": COMPAT,
+                "compat": self.facts,
                 "element_size": ELEMENT_SIZE,
                 "quotas": setup.quotas,
                 "p2p": setup.p2p,

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scheduler delegates with one fault each."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ec_connector.conformance.faulty.registry import fault
+from ec_connector.items import Item
+from ec_connector.messages import WorkerReport
+from ec_connector.p2p import P2P
+from ec_connector.scheduler import ECScheduler
+
+
+@fault("half-an-announcement", "EC-11.1", part="scheduler")
+class HalfAnAnnouncement(ECScheduler):
+    """An encoding that cannot be served is announced with metadata and no address."""
+
+    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
+        announced = super()._announce(item, p2p, now)
+        return announced if "peer_host" in announced else {"metadata": dict(item.metadata)}
+
+
+@fault("announces-what-is-gone", "EC-11.1", part="scheduler")
+class AnnouncesWhatIsGone(ECScheduler):
+    """Every item is announced with metadata and address, also what the tier does not have."""
+
+    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
+        announced = super()._announce(item, p2p, now)
+        if "peer_host" in announced or p2p.address is None:
+            return announced
+        host, port = p2p.address
+        return {
+            "metadata": dict(item.metadata),
+            "peer_host": host,
+            "peer_port": port,
+            "size_bytes": item.nbytes,
+            "shape": list(item.shape),
+        }
+
+
+@fault("parameters-are-trusted", "EC-11.4", "F9", part="scheduler")
+class ParametersAreTrusted(ECScheduler):
+    """What a request says about its encodings is used without a look at its shape."""
+
+    def _ask(
+        self, item: Item, params: object, request_id: str, now: float
+    ) -> Literal["ready", "pending", "failed"]:
+        announced: Any = params
+        _ = (announced[item.mm_hash]["peer_host"], int(announced[item.mm_hash]["peer_port"]))
+        return super()._ask(item, params, request_id, now)
+
+
+@fault("one-name-two-shapes", "EC-11.4", part="scheduler")
+class OneNameTwoShapes(ECScheduler):
+    """An entry of other rows than the request's is loaded for it."""
+
+    def _misfit(self, item: Item) -> bool:
+        return False
+
+
+@fault("lost-requests-wait", "EC-5.9", part="scheduler")
+class LostRequestsWait(ECScheduler):
+    """A request whose encoding is lost and whose media is gone is never failed."""
+
+    def take_unavailable_requests(self) -> set[str]:
+        return set()
+
+
+@fault("never-idle", "EC-4.2", "F4", part="scheduler")
+class NeverIdle(ECScheduler):
+    """The engine is kept stepping although nothing is under way."""
+
+    def has_pending_push_work(self) -> bool:
+        return True
+
+
+@fault("idle-too-early", "EC-4.2", part="scheduler")
+class IdleTooEarly(ECScheduler):
+    """The engine may stop stepping although reports are outstanding."""
+
+    def has_pending_push_work(self) -> bool:
+        return False
+
+
+@fault("reports-are-lost", "EC-4.2", "F7", part="scheduler")
+class ReportsAreLost(ECScheduler):
+    """Only the first report that comes with a step is read."""
+
+    def update_connector_output(self, report: WorkerReport | None) -> None:
+        if report is not None:
+            report = WorkerReport(report.entries[:1])
+        super().update_connector_output(report)
+
+
+@fault("waits-for-nobody", "EC-5.9", part="scheduler")
+class WaitsForNobody(ECScheduler):
+    """A request goes on to encode although the fetch it has started is under way."""
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        super().ensure_cache_available(request, num_computed_tokens)
+        return request.request_id not in self._unavailable

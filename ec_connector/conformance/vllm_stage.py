@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in for the outside world around vLLM's own classes: clock, ZMQ, NIXL.
+
+Its modules are imported as they are installed; ``install`` then replaces, in those
+modules only, the names that lead outside: ``time``, the making of sockets, and the NIXL
+agent. Everything between them runs as it ships. The stand-ins behave as the real things
+were measured to (the table in ``ec_connector.data.library``): in particular an index or a
+description that NIXL refuses raises here too, a READ towards a peer that was removed
+becomes unknowable, and giving up a handle stops nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final
+
+#: Where its modules are.
+PACKAGE: Final = "vllm.distributed.ec_transfer.ec_connector.cpu"
+
+
+@dataclass(eq=False)
+class Stage:
+    """One simulated process: its clock, and the outer ends of its sockets and agent.
+
+    Attributes:
+        emit: Notes an output for the kit.
+        now: Seconds.
+        prepare_s: How long it takes to prepare a READ.
+        agent: Metadata of its NIXL agent.
+        router: Its ROUTER, if it has bound one.
+        dealers: Its DEALERs by address.
+        reads: Posted READs by number.
+        notices: Completion notices that have arrived.
+    """
+
+    emit: Callable[..., None]
+    agent: bytes
+    now: float = 0.0
+    prepare_s: float = 0.0
+    router: SimSocket | None = None
+    dealers: dict[tuple[str, int], SimSocket] = field(default_factory=dict)
+    reads: dict[int, SimRead] = field(default_factory=dict)
+    notices: list[bytes] = field(default_factory=list)
+
+
+#: The process that an operation is being carried out in; the kit is single-threaded.
+_current: list[Stage] = []
+
+
+def enter(stage: Stage) -> None:
+    """From here on its code runs in this process."""
+    _current[:] = [stage]
+
+
+def _stage() -> Stage:
+    return _current[0]
+
+
+class _Time:
+    """The ``time`` module with a driven monotonic clock."""
+
+    def monotonic(self) -> float:
+        return _stage().now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+# ---------------------------------------------------------------------------- ZMQ
+class SimSocket:
+    """A ROUTER, a DEALER or the monitor of one, without a network."""
+
+    def __init__(self, stage: Stage, peer: tuple[str, int] | None = None) -> None:
+        self.inbox: deque[list[bytes]] = deque()
+        self.disconnects = 0
+        self._stage = stage
+        self._peer = peer
+
+    def send_multipart(self, frames: list[bytes], *_: Any, **__: Any) -> None:
+        if self._peer is not None:
+            to: Any = list(self._peer)
+        else:
+            to, frames = frames[0].hex(), frames[1:]
+        self._stage.emit("frames", to=to, frames=[frame.hex() for frame in frames])
+
+    def recv_multipart(self, *_: Any, **__: Any) -> list[bytes]:
+        import zmq
+
+        if not self.inbox:
+            raise zmq.Again
+        return self.inbox.popleft()
+
+    def setsockopt(self, *_: Any) -> None:
+        """Nothing to set."""
+
+    def monitor(self, address: str, events: int) -> None:
+        """The monitor connects by this address; see ``SimContext.socket``."""
+        _monitored[address] = self
+
+    def disable_monitor(self) -> None:
+        """Nothing to stop."""
+
+    def close(self, linger: int | None = None) -> None:
+        if self._peer is not None and self._stage.dealers.get(self._peer) is self:
+            del self._stage.dealers[self._peer]
+            self._stage.emit("close", peer=list(self._peer))
+
+
+_monitored: dict[str, SimSocket] = {}
+
+
+class _Monitor:
+    def __init__(self) -> None:
+        self.watched: SimSocket | None = None
+
+    def connect(self, address: str) -> None:
+        self.watched = _monitored.pop(address)
+
+    def close(self, linger: int | None = None) -> None:
+        self.watched = None
+
+
+class _Context:
+    """Its only ``socket`` calls are for monitors."""
+
+    def socket(self, kind: int) -> _Monitor:
+        return _Monitor()
+
+    def destroy(self, linger: int | None = None) -> None:
+        """Nothing to destroy."""
+
+
+def _make_socket(ctx: Any, path: str, socket_type: Any, bind: bool | None = None) -> SimSocket:
+    stage = _stage()
+    if bind:
+        stage.router = SimSocket(stage)
+        return stage.router
+    host, _, port = path.removeprefix("tcp://").rpartition(":")
+    peer = (host.strip("[]"), int(port))
+    stage.dealers[peer] = SimSocket(stage, peer)
+    stage.emit("connect", peer=list(peer))
+    return stage.dealers[peer]
+
+
+def _recv_monitor(monitor: _Monitor, flags: int = 0) -> dict[str, Any]:
+    import zmq
+
+    if monitor.watched is None or not monitor.watched.disconnects:
+        raise zmq.Again
+    monitor.watched.disconnects -= 1
+    return {"event": zmq.EVENT_DISCONNECTED}
+
+
+class _Zmq:
+    """The ``zmq`` module with contexts that open nothing."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.Context = _Context
+        self.Poller = lambda: SimpleNamespace(register=lambda *_: None, poll=lambda **_: [])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+# --------------------------------------------------------------------------- NIXL
+class NixlFailure(Exception):
+    """Stands for the exceptions of NIXL's bindings."""
+
+
+@dataclass(eq=False)
+class SimRead:
+    """A READ: its state as NIXL would tell it."""
+
+    number: int
+    peer: str
+    fields: dict[str, Any]
+    state: str = "PROC"
+
+
+class SimAgent:
+    """A NIXL agent: the kit moves the bytes."""
+
+    _numbers = 0
+
+    def __init__(self, name: str, config: Any) -> None:
+        self._stage = _stage()
+        self._base = 0
+        self._peers: dict[str, bytes] = {}
+
+    def get_reg_descs(self, descs: list[tuple[int, int, int, str]], kind: str) -> Any:
+        self._base = descs[0][0]
+        return descs
+
+    def register_memory(self, descs: Any, backends: Any = None) -> None:
+        """Nothing to register with."""
+
+    def deregister_memory(self, descs: Any) -> None:
+        """Nothing to take back."""
+
+    def get_agent_metadata(self) -> bytes:
+        return self._stage.agent
+
+    def get_xfer_descs(self, descs: list[tuple[int, int, int]], kind: str) -> Any:
+        return list(descs)
+
+    def prep_xfer_dlist(self, agent: str, descs: Any) -> tuple[str, Any]:
+        return (agent, descs)
+
+    def add_remote_agent(self, metadata: bytes) -> str:
+        if not metadata:
+            raise NixlFailure("NIXL_ERR_MISMATCH")
+        name = metadata.decode(errors="replace")
+        self._peers[name] = metadata
+        return name
+
+    def remove_remote_agent(self, name: str) -> None:
+        self._peers.pop(name, None)
+
+    def make_prepped_xfer(
+        self,
+        operation: str,
+        local: tuple[str, Any],
+        local_indices: list[int],
+        remote: tuple[str, Any],
+        remote_indices: list[int],
+        notif_msg: bytes = b"",
+    ) -> SimRead:
+        peer, table = remote
+        if peer not in self._peers:
+            raise NixlFailure("NIXL_ERR_NOT_FOUND")
+        if not local_indices or len(local_indices) != len(remote_indices):
+            raise NixlFailure("NIXL_ERR_INVALID_PARAM")
+        if not all(0 <= index < len(table) for index in remote_indices):
+            raise NixlFailure("NIXL_ERR_INVALID_PARAM")
+        here = [local[1][index] for index in local_indices]
+        there = [table[index] for index in remote_indices]
+        if [size for _, size, _ in here] != [size for _, size, _ in there]:
+            raise NixlFailure("NIXL_ERR_INVALID_PARAM")
+        self._stage.now += self._stage.prepare_s
+        SimAgent._numbers += 1
+        fields = {
+            "agent": self._peers[peer].hex(),
+            "device": there[0][2],
+            "notice": notif_msg.hex(),
+            "local": [[address - self._base, size] for address, size, _ in here],
+            "remote": [[address, size] for address, size, _ in there],
+        }
+        return SimRead(SimAgent._numbers, peer, fields)
+
+    def transfer(self, read: SimRead) -> str:
+        self._stage.reads[read.number] = read
+        self._stage.emit("read", read=read.number, **read.fields)
+        return "PROC"
+
+    def check_xfer_state(self, read: SimRead) -> str:
+        if read.peer not in self._peers:
+            raise NixlFailure("NIXL_ERR_NOT_FOUND")
+        if read.state == "ERR":
+            raise NixlFailure("NIXL_ERR_REMOTE_DISCONNECT")
+        return read.state
+
+    def release_xfer_handle(self, read: SimRead) -> None:
+        self._stage.emit("release", read=read.number)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        notices, self._stage.notices = self._stage.notices, []
+        return {"peer": notices} if notices else {}
+
+
+# ------------------------------------------------------------------------ install
+def _hide_broken(name: str) -> None:
+    """A package whose native half does not load counts as not installed."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+    except OSError:
+        for module in [m for m in sys.modules if m.partition(".")[0] == name]:
+            del sys.modules[module]
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
+def _prepare_import() -> None:
+    """Let vLLM be imported beside a CPU build of torch, whose companions are for CUDA."""
+    import torch
+
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    for name in ("torchaudio", "torchcodec"):
+        _hide_broken(name)
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _kept.append(library)
+
+
+_kept: list[Any] = []
+_modules: dict[str, Any] = {}
+
+
+def install() -> dict[str, Any]:
+    """Import its modules, once, and put the stand-ins in.
+
+    Returns:
+        ``connector``, ``common``, ``protocol``, ``scheduler``, ``session``, ``base``,
+        ``outputs``, ``config``, ``inputs``, ``version``.
+
+    Raises:
+        ImportError: vLLM is not installed.
+    """
+    if _modules:
+        return _modules
+    _prepare_import()
+    names = {
+        "connector": f"{PACKAGE}.connector",
+        "common": f"{PACKAGE}.common",
+        "protocol": f"{PACKAGE}.protocol",
+        "scheduler": f"{PACKAGE}.scheduler",
+        "session": f"{PACKAGE}.session",
+        "control": f"{PACKAGE}.control.zmq",
+        "data": f"{PACKAGE}.data.nixl",
+        "base": "vllm.distributed.ec_transfer.ec_connector.base",
+        "nixl_utils": "vllm.distributed.nixl_utils",
+        "outputs": "vllm.v1.outputs",
+        "config": "vllm.config.ec_transfer",
+        "inputs": "vllm.multimodal.inputs",
+        "version": "vllm.version",
+    }
+    found = {key: importlib.import_module(name) for key, name in names.items()}
+    logging.getLogger("vllm").setLevel(logging.CRITICAL + 1)
+    import zmq
+
+    found["scheduler"].time = found["session"].time = _Time()
+    found["control"].zmq = _Zmq(zmq)
+    found["control"].make_zmq_socket = _make_socket
+    found["control"].recv_monitor_message = _recv_monitor
+    for module in (found["data"], found["nixl_utils"]):
+        module.NixlWrapper = SimAgent
+        module.nixl_agent_config = lambda **_: None
+    _modules.update(found)
+    return _modules
