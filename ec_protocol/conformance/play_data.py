@@ -154,6 +154,13 @@ def _to(world: World, moment: float, *, quiet: bool) -> None:
                 world.call(node, "tick")
 
 
+@plays(steps.Tick)
+def _play_tick(world: World, step: steps.Tick) -> None:
+    node = world.node(step.tick)
+    if node.alive:
+        world.call(node, "tick")
+
+
 @plays(steps.Mark)
 def _play_mark(world: World, step: steps.Mark) -> None:
     world.marks[step.mark] = world.time

@@ -275,6 +275,12 @@ class Until(Step):
     quiet: bool = False
 
 
+class Tick(Step):
+    """One node looks at its clock, the others do not."""
+
+    tick: str
+
+
 class Mark(Step):
     """Give the present moment a name."""
 
@@ -422,6 +428,7 @@ VERBS: Final[dict[str, type[Step]]] = {
     "prepare": Prepare,
     "advance": Advance,
     "until": Until,
+    "tick": Tick,
     "mark": Mark,
     "crash": Crash,
     "restart": Restart,
