@@ -103,6 +103,7 @@ class Fetch:
         attempt: The attempt under way, or None between two.
         next_at: When the next attempt is due, if ``attempt`` is None.
         tried: Number of attempts made.
+        retries: How many of them ended in another one.
     """
 
     mm_hash: str
@@ -114,3 +115,4 @@ class Fetch:
     attempt: Attempt | None = None
     next_at: float = 0.0
     tried: int = 0
+    retries: int = 0

@@ -237,14 +237,16 @@ class AttemptTable:
     def _settle(self, attempt: Attempt, now: float) -> None:
         """Action ``Settle``: apply the outcome of an attempt to its fetch."""
         fetch = attempt.fetch
+        timing = self.timing
         # However the attempt ended: a producer whose grants have no lease left to
         # use must not make us ask without a pause.
-        fetch.next_at = max(fetch.next_at, now, attempt.sent_at + self.timing.retry_interval_s)
-        retry = (
-            bool(fetch.waiters)
-            and fetch.next_at + self.timing.ack_timeout_s <= fetch.deadline
-            and attempt.state == "retryable"
-        )
+        soonest = max(fetch.next_at, now, attempt.sent_at + timing.retry_interval_s)
+        latest = fetch.deadline - timing.ack_timeout_s
+        retry = bool(fetch.waiters) and soonest <= latest and attempt.state == "retryable"
+        if retry:
+            more = timing.retry_pause(fetch.retries, attempt.session_id) - timing.retry_interval_s
+            fetch.next_at = min(soonest + more, latest)
+            fetch.retries += 1
         was = attempt.state
         effect = self._move(attempt, "settle", _RETRY_LEFT if retry else 0)
         fetch.attempt = None

@@ -10,6 +10,7 @@ picture later.
 from __future__ import annotations
 
 import tomllib
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -103,6 +104,7 @@ class Timing:
     lease_margin_s: float = timer_specs()["lease_margin_s"].default
     min_read_s: float = timer_specs()["min_read_s"].default
     retry_interval_s: float = timer_specs()["retry_interval_s"].default
+    retry_max_interval_s: float = timer_specs()["retry_max_interval_s"].default
     fetch_budget_s: float = timer_specs()["fetch_budget_s"].default
     announce_hold_s: float = timer_specs()["announce_hold_s"].default
     fetched_hold_s: float = timer_specs()["fetched_hold_s"].default
@@ -131,6 +133,23 @@ class Timing:
                     f"Raise {' or '.join(timer_specs()[n].key for n in item.right)}, or lower "
                     f"{' or '.join(timer_specs()[n].key for n in item.left)}."
                 )
+
+    def retry_pause(self, retries: int, seed: str) -> float:
+        """How long to wait before the next attempt for one encoding (EC-5.8).
+
+        Args:
+            retries: Attempts that were made again so far.
+            seed: Names the attempt; different for every attempt of every process, so
+                that those who were turned away together do not come back together.
+
+        Returns:
+            Seconds; ``retry_interval_s`` at first, never less.
+        """
+        if retries == 0:
+            return self.retry_interval_s
+        longest = max(self.retry_interval_s, self.retry_max_interval_s)
+        pause = min(self.retry_interval_s * 2.0 ** min(retries, 60), longest)
+        return pause * (1 + zlib.crc32(seed.encode()) / 2**34)
 
     def fence(self, sent_at: float, lease_s: float) -> float:
         """The last moment at which a READ of this lease may be seen finished (EC-5.1).

@@ -70,8 +70,10 @@ def test_not_ready_is_asked_again_with_the_same_blocks(world: World) -> None:
         assert receive(world, nacked) == []
         assert (state_of(world), entry.extents) == ("allocated", extents)
         assert world.fetch("h", N) == "pending"
-        due = world.now + world.timing.retry_interval_s
-        assert world.reads.next_deadline() == due
+        due = world.now + world.timing.retry_pause(attempt - 1, f"c1.{attempt}")
+        assert world.reads.next_deadline() == pytest.approx(due)
+        due = world.reads.next_deadline()
+        assert due is not None
         world.now = math.nextafter(due, 0.0)
         world.reads.tick(world.now)
         assert world.pump() == [], "not before the interval"
@@ -100,7 +102,7 @@ def test_a_retry_evicts_nothing_in_a_full_tier() -> None:
     world.fetch("h", N)
     for _ in range(20):
         world.exchange()
-        world.tick(world.timing.retry_interval_s)
+        world.tick(world.timing.retry_max_interval_s * 1.25)
     assert world.reads.counters["retries"] >= 20
     assert (state_of(world, "old"), world.tier.evictions) == ("ready", 0)
     world.check()
@@ -240,9 +242,34 @@ def test_attempts_keep_their_distance_whatever_ended_the_last(world: World) -> N
         receive(world, answer(world, lease_s=0.0))
         world.reads.tick(world.now)
         assert world.pump() == []
-        assert world.reads.next_deadline() == world.now + world.timing.retry_interval_s
-        world.tick(world.timing.retry_interval_s)
+        pause = world.timing.retry_pause(attempt - 1, f"c1.{attempt}")
+        assert world.reads.next_deadline() == pytest.approx(world.now + pause)
+        world.tick(pause)
         assert world.reads.counters["fence_closed"] == attempt
+
+
+@pytest.mark.clause("EC-5.8")
+def test_a_pause_never_costs_the_last_attempt_that_the_budget_allows(world: World) -> None:
+    """However long it would wait, it asks once more while one attempt still fits."""
+    timing = world.timing
+    last = world.now + timing.fetch_budget_s - timing.ack_timeout_s
+    attempts = 1
+    receive(world, nack(XferStatus.NACK_NOT_READY))
+    while (due := world.reads.next_deadline()) is not None and world.reads.fetching("h"):
+        world.now = due
+        world.reads.tick(world.now)
+        sent = [c for c in world.pump() if isinstance(c, SendReq)]
+        if not sent:
+            break
+        attempts += 1
+        at = world.now
+        session = f"c1.{attempts}"
+        receive(world, nack(XferStatus.NACK_NOT_READY, session_id=session, attempt_id=attempts))
+    assert last - timing.retry_interval_s < at <= last
+    # Without back-off it would have been a thousand.
+    assert timing.fetch_budget_s / (timing.retry_max_interval_s * 1.25) < attempts < 120
+    assert world.fetch("h", N) == "failed"
+    world.check()
 
 
 def test_after_a_long_attempt_the_next_one_need_not_wait(world: World) -> None:

@@ -197,7 +197,7 @@ def test_a_slow_save_costs_latency_and_no_recompute() -> None:
     world.fetch("h", N)
     for _ in range(50):
         world.exchange()
-        world.tick(world.timing.retry_interval_s)
+        world.tick(world.timing.retry_max_interval_s * 1.25)
     world.producer.fill(entry)
     world.producer.tier.write_landed(entry, ("save", 1))
     world.exchange()

@@ -29,6 +29,7 @@ BROKEN: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "T6": ({"fetch_budget_s": 21.75}, {"fetch_budget_s": 22.0}),
     "T7": ({"retry_interval_s": 25.0}, {"retry_interval_s": 24.75}),
     "T8": ({"min_read_s": 20.25}, {"min_read_s": 20.0}),
+    "T9": ({"retry_max_interval_s": 25.0}, {"retry_max_interval_s": 24.75}),
 }
 
 
@@ -156,3 +157,24 @@ def test_the_fence_is_the_lease_from_sending_less_the_margin() -> None:
 def test_timers_cannot_be_changed_afterwards() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Timing().lease_s = 1.0  # type: ignore[misc]
+
+
+# -------------------------------------------------------------------------- back-off
+@pytest.mark.clause("EC-5.8")
+def test_pauses_double_up_to_the_longest_and_are_spread_by_a_quarter() -> None:
+    timing = Timing(retry_interval_s=0.02, retry_max_interval_s=0.25)
+    steps = [0.02, 0.04, 0.08, 0.16, 0.25, 0.25, 0.25]
+    for retries, step in enumerate(steps):
+        pauses = [timing.retry_pause(retries, f"session.{n}") for n in range(200)]
+        assert all(step <= pause <= step * 1.25 for pause in pauses)
+        if retries:
+            assert min(pauses) < step * 1.03
+            assert max(pauses) > step * 1.22
+    assert timing.retry_pause(100_000, "s") <= 0.25 * 1.25
+    assert timing.retry_pause(3, "s.1") == timing.retry_pause(3, "s.1")
+
+
+@pytest.mark.clause("EC-5.8")
+def test_a_long_interval_is_kept_whatever_the_longest_is() -> None:
+    timing = Timing(retry_interval_s=2.0, retry_max_interval_s=0.25)
+    assert all(2.0 <= timing.retry_pause(n, "s") <= 2.5 for n in range(5))
