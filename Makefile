@@ -6,7 +6,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check bench e2e clean
+.PHONY: help venv demo test test-fast lint check bench e2e clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,7 +59,8 @@ endef
 
 help:
 	@echo "make demo    two processes exchange real encodings; prints a table"
-	@echo "make test    everything CI runs: lint, generated files, tests, model check"
+	@echo "make test    everything CI runs: lint, generated files, tests, model check, e2e"
+	@echo "make test-fast  all of that but e2e"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make check   the TLA+ models (ec-protocol check)"
 	@echo "make bench   costs of the core and the tier beside baselines; BENCH=all: everything"
@@ -110,15 +111,16 @@ $(E2E_STAMP): pyproject.toml constraints/e2e.txt
 	@touch $(E2E_STAMP)
 
 e2e: $(E2E_STAMP)
-	$(call step,our class in a real engine,\
-		$(E2E)/bin/python -m pytest -q -m e2e tests/ec_connector/test_vllm_engine.py)
 	@$(E2E)/bin/python -m e2e.run $(ARGS)
 
-test: lint
+test-fast: lint
 	$(call step,generated TLA+ and diagrams match the tables,\
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
 	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
 	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
+
+test: test-fast
+	@$(MAKE) --no-print-directory e2e ARGS=
 
 clean:
 	rm -rf $(VENV) $(E2E) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -17,7 +18,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -27,7 +28,6 @@ CPU_ENV: Final = {
     "TRITON_INTERPRET": "1",
     "TRITON_DEFAULT_BACKEND": "cpu",
     "VLLM_USE_V2_MODEL_RUNNER": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     # A few helpers are compiled whatever --enforce-eager says, for a Triton that is not there.
@@ -41,6 +41,13 @@ _COUNTER: Final = re.compile(r"^vllm:ec_(\w+)_total(?:\{(.*)\})? (\S+)$", re.MUL
 _COMMON: Final = frozenset({"engine", "model_name"})
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
+#: How a small CPU runs the tiny models; the same for every server.
+_PLATFORM: Final = (
+    *("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "4"),
+    *("--kv-cache-memory-bytes", str(64 << 20)),
+    # Otherwise a repeated request would need no encoding at all.
+    "--no-enable-prefix-caching",
+)
 
 
 class ServerError(Exception):
@@ -48,10 +55,16 @@ class ServerError(Exception):
 
 
 def free_port() -> int:
-    """A port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses at the moment.
+
+    Servers bind theirs half a minute later, so it must not be one that the system
+    hands out for connections meanwhile.
+    """
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:
@@ -59,6 +72,7 @@ class Process:
 
     Attributes:
         url: Where it listens.
+        log: What it prints.
     """
 
     def __init__(self, name: str, command: list[str], env: Mapping[str, str], log: Path, port: int):
@@ -111,16 +125,12 @@ class Process:
                     found.append(int(entry))
         return found
 
-    def cpu_seconds(self) -> float:
-        """Processor time that its processes have used so far."""
-        ticks = 0
-        for pid in self.pids:
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+    def command(self, pid: int) -> str:
+        """How a process calls itself, ``VLLM::Worker`` for example."""
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        except OSError:
+            return ""
 
     def terminate(self, timeout_s: float = 60.0) -> float:
         """SIGTERM to the first process, as a supervisor does; returns how long it took.
@@ -142,9 +152,21 @@ class Process:
             time.sleep(0.05)
         return time.monotonic() - started
 
-    def freeze(self, frozen: bool) -> None:
-        """Stop all of its processes where they are, or let them go on."""
-        os.killpg(self._child.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+    def freeze(self, frozen: bool, only: str = "") -> None:
+        """Stop its processes where they are, or let them go on.
+
+        Args:
+            frozen: Stop, or go on.
+            only: Only processes that call themselves so; there must be some.
+
+        Raises:
+            ServerError: There are none.
+        """
+        chosen = [pid for pid in self.pids if self.command(pid).startswith(only)]
+        if not chosen:
+            raise ServerError(f"{self.name} has no process {only!r}")
+        for pid in chosen:
+            os.kill(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL to all of its processes at once."""
@@ -157,15 +179,16 @@ class Server(Process):
     """One ``vllm serve``.
 
     Args:
-        name: For messages and the log's name.
-        folder: Where its log and its trace go.
+        name: For messages, and the names of its log and its trace.
+        folder: Where these go.
         model: Folder of the model.
-        role: ``ec_role``; None starts a plain server without a connector.
-        extra: ``ec_connector_extra_config``.
-        side_port: Control port of a producer.
-        max_batched_tokens: Also what its own encoder cache holds, in rows.
-        builtin_name: Load the connector under the built-in one's name.
+        said: ``--ec-transfer-config``; None starts a plain server without a connector.
+        env: More environment.
+        max_model_len: Longest prompt and answer. Its own encoder cache holds so many rows
+            or more, since one video may be as long.
         options: More options of the command line.
+        own_worker: Give the engine's worker a process of its own, as it has on several
+            GPUs. On one GPU, and otherwise here, it lives in the engine's process.
     """
 
     def __init__(
@@ -174,38 +197,26 @@ class Server(Process):
         folder: Path,
         model: Path,
         *,
-        role: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        side_port: int | None = None,
-        max_batched_tokens: int = 1024,
-        builtin_name: bool = False,
+        said: str | None = None,
+        env: Mapping[str, str] | None = None,
+        max_model_len: int = 512,
         options: Sequence[str] = (),
+        own_worker: bool = False,
     ) -> None:
         port = free_port()
-        env = dict(CPU_ENV)
-        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny"]
-        command += ["--enforce-eager", "--dtype", "float32", "--max-model-len", "512"]
-        command += ["--max-num-seqs", "4", "--max-num-batched-tokens", str(max_batched_tokens)]
-        # Otherwise a repeated request would need no encoding at all.
-        command += ["--no-enable-prefix-caching", *options]
+        env = {**CPU_ENV, **(env or {})}
+        # For `vllm serve` the variable only decides where the worker lives.
+        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_worker else "0"
+        command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model)]
         self.trace: Path | None = None
-        if role is not None:
+        if said is not None:
             self.trace = folder / f"{name}.ndjson"
-            said: dict[str, Any] = {
-                "ec_role": role,
-                "ec_connector_extra_config": {"ec_trace_file": str(self.trace), **(extra or {})},
-            }
-            if builtin_name:
-                said["ec_connector"] = "ECCPUConnector"
-                env["EC_CONNECTOR_REPLACE_BUILTIN"] = "1"
-            else:
-                said["ec_connector"] = "ECConnector"
-                said["ec_connector_module_path"] = "ec_connector.vllm"
-            command += ["--ec-transfer-config", json.dumps(said)]
-        if side_port is not None:
-            env["VLLM_EC_SIDE_CHANNEL_HOST"] = "127.0.0.1"
-            env["VLLM_EC_SIDE_CHANNEL_PORT"] = str(side_port)
+            env["EC_CONNECTOR_TRACE_FILE"] = str(self.trace)
+            command += ["--ec-transfer-config", said]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny"]
+        # Not more: the encoder cache would grow with it.
+        command += ["--max-model-len", str(max_model_len)]
+        command += ["--max-num-batched-tokens", str(max_model_len), *_PLATFORM, *options]
         super().__init__(name, command, env, folder / f"{name}.log", port)
 
     def events(self) -> Counter[str]:
@@ -213,15 +224,39 @@ class Server(Process):
 
         Named by family and label: ``items/hit``, ``evictions``.
         """
-        last = self._events()
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            time.sleep(0.3)
+        deadline = time.monotonic() + 20
+        last, alike = self._events(), 0
+        while alike < 3 and time.monotonic() < deadline:
+            time.sleep(0.15)
             now = self._events()
-            if now == last:
-                return now
+            alike = alike + 1 if now == last else 0
             last = now
         return last
+
+    def actions(self, mm_hash: str | None = None) -> Counter[str]:
+        """How often its trace tells each action, of one encoding or of all."""
+        found: Counter[str] = Counter()
+        if self.trace is None or not self.trace.exists():
+            return found
+        # The last line may still be on its way.
+        *lines, _ = self.trace.read_text(encoding="utf-8").split("\n")
+        for line in lines[1:]:
+            record = json.loads(line)
+            if mm_hash is None or record["args"].get("mm_hash") == mm_hash:
+                found[record["action"]] += 1
+        return found
+
+    def await_actions(self, mm_hash: str, action: str, count: int = 1) -> None:
+        """Wait until its trace tells an action of an encoding so often.
+
+        Raises:
+            ServerError: Not within a minute.
+        """
+        deadline = time.monotonic() + 60
+        while self.actions(mm_hash)[action] < count:
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.name}: no {count} {action} of {mm_hash}")
+            time.sleep(0.02)
 
     def _events(self) -> Counter[str]:
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:
@@ -248,6 +283,13 @@ class Server(Process):
                 continue
         return found
 
+    def guards(self) -> set[int]:
+        """The processes that will remove the names of its regions when it is gone.
+
+        They have left its process group.
+        """
+        return guards_of(self.regions())
+
 
 class Proxy(Process):
     """One ``ec-connector proxy``."""
@@ -262,11 +304,25 @@ class Proxy(Process):
         super().__init__(name, command, {"PYTHONPATH": str(ROOT)}, folder / f"{name}.log", port)
 
 
-def wait_gone(paths: set[str], timeout_s: float = 10.0) -> set[str]:
-    """Wait until no file of ``paths`` is left; returns those that are."""
+def guards_of(regions: set[str]) -> set[int]:
+    """Processes that guard region files: each has the file's name on its command line."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        try:
+            words = Path("/proc", entry, "cmdline").read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if regions & set(words):
+            found.add(int(entry))
+    return found
+
+
+def wait_gone(regions: set[str], timeout_s: float = 20.0) -> list[str]:
+    """Wait until neither region files nor their guards are left; returns what is."""
     deadline = time.monotonic() + timeout_s
-    while (left := {path for path in paths if os.path.exists(path)}) and (
-        time.monotonic() < deadline
-    ):
+    while True:
+        left = sorted(path for path in regions if os.path.exists(path))
+        left += [f"guard {pid}" for pid in sorted(guards_of(regions))]
+        if not left or time.monotonic() > deadline:
+            return left
         time.sleep(0.05)
-    return left

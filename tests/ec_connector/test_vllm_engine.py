@@ -36,9 +36,12 @@ def run(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory) -> dict[str, Any]:
-    model = tmp_path_factory.mktemp("models") / "qwen2vl"
-    run("e2e.tiny_model", "qwen2vl", str(model))
-    out = run("tests.ec_connector.vllm_child", str(model))
+    # `make e2e` has made one already.
+    model = os.environ.get("EC_E2E_MODEL")
+    if model is None:
+        model = str(tmp_path_factory.mktemp("models") / "qwen2vl")
+        run("e2e.tiny_model", "qwen2vl", model)
+    out = run("tests.ec_connector.vllm_child", model)
     (line,) = [line for line in out.splitlines() if line.startswith("FACTS ")]
     return json.loads(line.removeprefix("FACTS "))
 
@@ -88,3 +91,20 @@ def test_nothing_is_left_over(facts):
     assert not engine["pending"]
     assert engine["there"]
     assert not engine["left"]
+
+
+NOTHING = {"items": 0, "copies": 0, "held": []}
+
+
+@pytest.mark.parametrize("when", ["never_ran", "ran_once"])
+def test_an_aborted_request_leaves_nothing(facts, when):
+    assert facts["engine"]["aborted"][when] == NOTHING
+
+
+def test_preempted_requests_load_again_and_answer_the_same(facts):
+    preempted = facts["engine"]["preempted"]
+    assert preempted["times"] > 0
+    assert preempted["same"]
+    assert preempted["hits"] > 0
+    assert preempted["misses"] == 0
+    assert preempted["left"] == NOTHING

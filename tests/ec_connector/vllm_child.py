@@ -6,6 +6,8 @@ python -m tests.ec_connector.vllm_child MODEL_FOLDER
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import pickle
@@ -83,6 +85,9 @@ def engine_facts(model: str) -> dict[str, Any]:
         max_model_len=512,
         max_num_seqs=4,
         max_num_batched_tokens=256,
+        kv_cache_memory_bytes=64 << 20,
+        # Four long answers at once do not fit: some are preempted.
+        num_gpu_blocks_override=6,
         enable_prefix_caching=False,
         ec_transfer_config={
             "ec_connector": "ECConnector",
@@ -112,10 +117,93 @@ def engine_facts(model: str) -> dict[str, Any]:
         "items_left": len(half.items),
         "pending": scheduler.ec_connector.has_pending_push_work(),
         "there": os.path.exists(region),
+        "aborted": abort_facts(llm, half),
+        "preempted": preemption_facts(llm, half),
     }
     llm.llm_engine.engine_core.shutdown()
     facts["left"] = os.path.exists(region)
     return facts
+
+
+def submit(llm: Any, name: str, number: int, tokens: int) -> None:
+    """One request about a picture, that others can run beside."""
+    from PIL import Image
+    from vllm import SamplingParams
+
+    data = base64.b64decode(picture(number).split(",")[1])
+    prompt = {
+        "prompt": "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
+        "What is it?<|im_end|>\n<|im_start|>assistant\n",
+        "multi_modal_data": {"image": Image.open(io.BytesIO(data))},
+    }
+    sampling = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
+    llm.llm_engine.add_request(name, prompt, sampling)
+
+
+def finish(llm: Any) -> dict[str, list[int]]:
+    """Step until nothing is left to do; the tokens of each request that ended."""
+    engine, done = llm.llm_engine, {}
+    core = engine.engine_core.engine_core
+    while engine.has_unfinished_requests() or core.scheduler.has_requests():
+        for output in engine.step():
+            if output.finished:
+                done[output.request_id] = list(output.outputs[0].token_ids)
+    return done
+
+
+def left_over(half: Any) -> dict[str, Any]:
+    """What a request that is over must not leave behind."""
+    delegate = half.delegate
+    with delegate.lock:
+        held = [entry.mm_hash for entry in delegate.tier.entries() if entry.state != "ready"]
+    return {"items": len(half.items), "copies": len(delegate.copies), "held": held}
+
+
+def abort_facts(llm: Any, half: Any) -> dict[str, Any]:
+    """Requests that are given up before, and right after, their encoder has run."""
+    engine = llm.llm_engine
+    submit(llm, "never-ran", 2, 50)
+    engine.abort_request(["never-ran"])
+    finish(llm)
+    never_ran = left_over(half)
+    submit(llm, "ran-once", 3, 50)
+    engine.step()
+    engine.abort_request(["ran-once"])
+    finish(llm)
+    return {"never_ran": never_ran, "ran_once": left_over(half)}
+
+
+def preemption_facts(llm: Any, half: Any) -> dict[str, Any]:
+    """Four requests that get into each other's way, and each of them alone."""
+    core = llm.llm_engine.engine_core.engine_core
+    scheduler, preempted = core.scheduler, []
+    preempt = scheduler._preempt_request
+
+    def noted(request: Any, *args: Any, **kwargs: Any) -> Any:
+        preempted.append(request.request_id)
+        # What it needs again must come out of the tier.
+        core.reset_encoder_cache()
+        return preempt(request, *args, **kwargs)
+
+    names = [f"r{number}" for number in range(4)]
+    alone = {}
+    for number, name in enumerate(names):
+        submit(llm, name, number, 90)
+        alone.update(finish(llm))
+    before = half.delegate.stats()
+    scheduler._preempt_request = noted
+    for number, name in enumerate(names):
+        submit(llm, name, number, 90)
+    together = finish(llm)
+    scheduler._preempt_request = preempt
+    after = half.delegate.stats()
+    return {
+        "times": len(preempted),
+        "same": together == alone,
+        "hits": after["hits"] - before.get("hits", 0),
+        "misses": after["misses"] - before["misses"],
+        "left": left_over(half),
+    }
 
 
 def main() -> None:

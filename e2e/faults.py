@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong in life: a producer dies, hangs, is slow to save, forgets.
+
+``ec_transfer_params`` of a producer stay good for its successor on the same port, as
+far as names and sizes go: an encoding is named by its content.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from e2e.ask import Answer, ask, ask_all, reference_parts
+from e2e.rows import Oracle, Row, each, measured
+from e2e.server import Proxy, Server, ServerError, wait_gone
+
+#: A lost producer is noticed by missing heartbeats, after 4 s, or at once. The rest is
+#: for what a busy host takes to encode and to answer.
+FALLBACK_S: Final = 30.0
+
+Params = Mapping[str, Any]
+
+
+def announce(producer: Server, numbers: Sequence[int]) -> dict[int, Params]:
+    """Have pictures encoded; returns what was announced, by picture.
+
+    Raises:
+        ServerError: Nothing was.
+    """
+    announced = {}
+    for number in numbers:
+        answer = ask(producer.url, (number,))
+        if answer.status != 200 or not answer.params:
+            raise ServerError(
+                f"{producer.name} announced nothing: HTTP {answer.status} {answer.error}"
+            )
+        announced[number] = answer.params
+    return announced
+
+
+# ------------------------------------------------------------------------- (d) kill -9
+def killed(
+    producer: Server,
+    decoder: Server,
+    proxy: Proxy,
+    oracle: Oracle,
+    traffic: Sequence[int],
+    announced: Mapping[int, Params],
+) -> Row:
+    """Kill -9 of the producer while requests go through the proxy.
+
+    Args:
+        producer: Dies after the first answer.
+        decoder: Judged.
+        proxy: In front of both.
+        oracle: The right answers.
+        traffic: Pictures asked for through the proxy, three at a time.
+        announced: Pictures that are asked for when it is dead.
+    """
+    regions = producer.regions()
+    first_done = threading.Event()
+
+    def one(pictures: Sequence[int]) -> tuple[Answer, float]:
+        answer = ask(proxy.url, pictures)
+        first_done.set()
+        return answer, time.monotonic()
+
+    def body(row: Row) -> None:
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(one, pictures) for pictures in each(traffic)]
+            first_done.wait(120)
+            producer.kill()
+            died = time.monotonic()
+            done = [future.result() for future in waiting]
+        oracle.judge(row, each(traffic), [answer for answer, _ in done])
+        under_way = [at - died for answer, at in done if at > died > at - answer.seconds]
+        if under_way:
+            row.notes.append(
+                f"{len(under_way)} requests under way were answered within "
+                f"{max(under_way):.1f} s of the kill"
+            )
+            row.expect(max(under_way) < FALLBACK_S, "they took too long")
+
+        kept = [ask(decoder.url, (n,), params=params) for n, params in announced.items()]
+        oracle.judge(row, each([*announced]), kept)
+        usual = ask_all(decoder.url, each([*announced][:1]))
+        oracle.judge(row, each([*announced][:1]), usual)
+        slowest = max(answer.seconds for answer in kept)
+        row.notes.append(
+            f"what the dead producer had announced was answered in {slowest:.1f} s at most; "
+            f"what is known, in {usual[0].seconds:.1f} s"
+        )
+        row.expect(slowest < FALLBACK_S, f"fallback took {slowest:.1f} s")
+        left = wait_gone(regions)
+        row.expect(not left, f"the killed producer left behind: {left}")
+
+    everything = len(traffic) + len(announced)
+    row = measured(
+        "kill -9 the producer in traffic",
+        decoder,
+        body,
+        lambda row: row.remote + row.recomputed >= everything,
+    )
+    row.expect(row.remote >= 1, "nothing was read before it died")
+    row.expect(row.recomputed > len(announced), "no request of the traffic fell back")
+    return row
+
+
+def lost(decoder: Server, oracle: Oracle, params: Params, known: int) -> Row:
+    """No media, and nobody left to ask: that request fails, no other, and no engine.
+
+    Args:
+        decoder: Judged.
+        oracle: The right answers.
+        params: What a producer that is dead had announced.
+        known: A picture to ask for at the same time and afterwards.
+    """
+    name = "encoding lost, media gone"
+
+    def body(row: Row) -> None:
+        engines = set(decoder.pids)
+        with ThreadPoolExecutor(2) as pool:
+            other = pool.submit(ask, decoder.url, (known,))
+            answer = ask(decoder.url, parts=reference_parts(params), params=params)
+            oracle.judge(row, each([known]), [other.result()])
+        row.requests += 1
+        row.notes.append(f"HTTP {answer.status} after {answer.seconds:.1f} s: {answer.error[:90]}")
+        row.expect(answer.status >= 400, f"it was answered with HTTP {answer.status}")
+        row.expect(answer.seconds < FALLBACK_S, f"it took {answer.seconds:.1f} s to fail")
+        oracle.judge(row, each([known]), ask_all(decoder.url, each([known])))
+        row.expect(engines <= set(decoder.pids), "a process of the decoder is gone")
+
+    before = decoder.events()
+    row = measured(name, decoder, body)
+    failed = decoder.events()["requests_unavailable"] - before["requests_unavailable"]
+    row.expect(failed == 1, f"{failed} requests were failed by the connector, not 1")
+    return row
+
+
+# ------------------------------------------------------------------- hangs, is slow
+def frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
+    """The producer stops without a word, as a host that hangs: no connection is reset."""
+    wanted = each(numbers)
+
+    def body(row: Row) -> None:
+        announced = announce(producer, numbers)
+        producer.freeze(True)
+        try:
+            answers = [ask(decoder.url, (n,), params=announced[n]) for n in numbers]
+        finally:
+            producer.freeze(False)
+        oracle.judge(row, wanted, answers)
+        row.notes.append("answers took " + ", ".join(f"{a.seconds:.1f} s" for a in answers))
+        row.expect(max(a.seconds for a in answers) < FALLBACK_S, "fallback took too long")
+
+    row = measured("SIGSTOP the producer", decoder, body, lambda row: row.recomputed >= len(wanted))
+    row.expect(row.recomputed == len(wanted), "the decoder did not fall back to encoding")
+    return row
+
+
+def slow_save(
+    producer: Server, decoder: Server, oracle: Oracle, number: int, params: Params
+) -> Row:
+    """The producer is asked before its save has landed: it says so, and is asked again.
+
+    Args:
+        producer: Its worker is stopped in the middle of the save. It has a process of
+            its own.
+        decoder: Judged; has never seen the picture.
+        oracle: The right answers.
+        number: The picture.
+        params: What was announced for it once.
+    """
+    wanted = each([number])
+    (mm_hash,) = params
+    worker = "VLLM::Worker"
+
+    def body(row: Row) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            producer.freeze(True, only=worker)
+            try:
+                encoding = pool.submit(ask, producer.url, (number,))
+                producer.await_actions(mm_hash, "SubmitSave")
+                answer = pool.submit(ask, decoder.url, (number,), params=params)
+                decoder.await_actions(mm_hash, "AckRetry", 3)
+            finally:
+                producer.freeze(False, only=worker)
+            oracle.judge(row, wanted, [answer.result()])
+            row.expect(encoding.result().status == 200, "the producer failed its request")
+        told = decoder.actions(mm_hash)
+        row.notes.append(
+            f"asked {told['RequestRead']} times, for which blocks were taken {told['Alloc']} times"
+        )
+        row.expect(told["Alloc"] == 1, "a retry took other blocks")
+
+    row = measured("the save is slow to land", decoder, body, lambda row: row.remote >= 1)
+    row.expect(row.remote == 1, "it was not read from the producer")
+    row.expect(row.recomputed == 0, "the decoder computed it itself")
+    return row

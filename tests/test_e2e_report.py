@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make e2e` makes of answers: right, wrong, missing, and how it says so."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e import groups, rows, run, server
+from e2e.ask import Answer
+from e2e.bench import Group
+from e2e.rows import Oracle, Row, measured
+from e2e.server import ServerError
+
+
+def answer(*tokens: int, logprob: float = -1.0) -> Answer:
+    return Answer(200, tokens, (logprob,) * len(tokens))
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    told = {(0,): answer(1, 2), (1,): answer(3, 4)}
+    monkeypatch.setattr(rows, "ask_all", lambda url, wanted, workers: [told[w] for w in wanted])
+    made = Oracle()
+    assert made.learn("http://plain", [(0,), (1,)]) == []
+    return made
+
+
+def test_wrong_answers_and_errors_are_not_ok(oracle: Oracle) -> None:
+    right, wrong, error = Row("right"), Row("wrong"), Row("error")
+    oracle.judge(right, [(0,), (1,)], [answer(1, 2), answer(3, 4)])
+    oracle.judge(wrong, [(0,), (1,)], [answer(3, 4), answer(3, 4, logprob=-1.1)])
+    oracle.judge(error, [(0,)], [Answer(500, error="boom")])
+    assert right.ok
+    assert (right.requests, right.wrong) == (2, 0)
+    assert not wrong.ok
+    assert wrong.wrong == 2
+    assert not error.ok
+    assert error.problems == ["pictures [0]: HTTP 500 boom"]
+
+
+def test_an_oracle_that_cannot_tell_pictures_apart_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows, "ask_all", lambda url, wanted, workers: [answer(1)] * len(wanted))
+    (problem,) = Oracle().learn("http://plain", [(0,), (1,)])
+    assert "a wrong picture would not be noticed: [1] and [0]" in problem
+
+
+class Counting:
+    """A server whose counters arrive late."""
+
+    def __init__(self, *told: dict[str, int]) -> None:
+        self._told = [Counter(counters) for counters in told]
+
+    def events(self) -> Counter[str]:
+        return self._told.pop(0) if len(self._told) > 1 else self._told[0]
+
+
+def test_what_must_be_counted_is_waited_for() -> None:
+    late = Counting(
+        {"items/hit": 1}, {"items/hit": 1}, {"items/hit": 6, "consumer_events/reads_done": 2}
+    )
+    row = measured("late", late, lambda row: None, lambda row: row.remote == 2)  # type: ignore[arg-type]
+    assert (row.local, row.remote, row.recomputed) == (3, 2, 0)
+
+
+def test_a_scenario_that_raises_is_a_problem() -> None:
+    def body(row: Row) -> None:
+        raise ServerError("it is gone")
+
+    assert measured("raises", None, body).problems == ["ServerError: it is gone"]
+
+
+def test_actions_of_a_trace_whose_last_line_is_not_whole(tmp_path: Path) -> None:
+    made = server.Server.__new__(server.Server)
+    made.trace = tmp_path / "a.ndjson"
+    assert made.actions() == Counter()
+    lines = [{"trace_version": 1}] + [
+        {"action": name, "args": {"mm_hash": mm_hash}}
+        for name, mm_hash in (("Alloc", "a"), ("Evict", "a"), ("Alloc", "b"))
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    made.trace.write_text(text + '{"action": "Al')
+    assert made.actions() == Counter(Alloc=2, Evict=1)
+    assert made.actions("b") == Counter(Alloc=1)
+
+
+@pytest.fixture
+def one_group(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Group], None]], None]:
+    def install(play: Callable[[Group], None]) -> None:
+        class Fake(Group):
+            name = "fake"
+
+            def prepare(self) -> None:
+                (self.folder / "it.log").write_text("\n".join(f"line {n}" for n in range(50)))
+
+            def scenarios(self, ahead: Callable[[], None]) -> None:
+                play(self)
+
+        monkeypatch.setattr(run, "GROUPS", {"fake": Fake})
+
+    return install
+
+
+def test_a_good_run(one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one_group(lambda group: group.add(Row("fine", requests=3)))
+    assert run.main(["--only", "fake", "--json", "--keep", str(tmp_path)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"]
+    assert said == json.loads((tmp_path / "report.json").read_text())
+    assert [(r["scenario"], r["group"], r["requests"]) for r in said["rows"]] == [
+        ("fine", "fake", 3)
+    ]
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_bad_run_fails_and_shows_what_and_the_logs(
+    one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: bool
+) -> None:
+    def play(group: Group) -> None:
+        if wrong:
+            group.add(Row("bad", wrong=2))
+        else:
+            raise ServerError("it did not answer")
+
+    one_group(play)
+    assert run.main(["--only", "fake", "--keep", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert "FAILED" in captured.out
+    assert ("2 wrong answers" if wrong else "it did not answer") in captured.err
+    assert "line 49" in captured.err
+    assert "line 10" not in captured.err
+
+
+def test_nothing_that_ran_is_not_a_success(one_group: Any, tmp_path: Path) -> None:
+    one_group(lambda group: None)
+    assert run.main(["--only", "fake", "--keep", str(tmp_path)]) == 1
+
+
+def test_the_guide_group_adds_nothing_to_the_commands_of_the_guide() -> None:
+    sizes = {"ec_cpu_bytes": 1073741824}
+    peer = {"ec_enable_nixl": True, **sizes}
+    for command, role, extra in (
+        (groups.Guide.local, "ec_both", sizes),
+        (groups.Guide.producer, "ec_producer", peer),
+        (groups.Guide.consumer, "ec_consumer", peer),
+    ):
+        assert json.loads(command) == {
+            "ec_connector": "ECCPUConnector",
+            "ec_role": role,
+            "ec_connector_extra_config": extra,
+        }
