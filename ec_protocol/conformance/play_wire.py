@@ -72,7 +72,8 @@ def _play_deliver(world: World, step: steps.Deliver) -> None:
         return
     index = nth(world, step.deliver, step.nth)
     message = waiting[index] if step.keep else waiting.pop(index)
-    hand_over(world, step.deliver, message)
+    _, target = ends(step.deliver)
+    hand_over(world, f"{step.via}>{target}" if step.via else step.deliver, message)
 
 
 @plays(steps.Drop)
@@ -242,7 +243,9 @@ def _play_answer(world: World, step: steps.Answer) -> None:
         "status": status,
         "session_id": request.get("session_id", ""),
     }
-    old = step.form == "old" or peer.setup.old
+    # Only who names attempts is told extents (EC-8.7).
+    unnamed = step.form == "auto" and request.get("attempt_id") is None
+    old = step.form == "old" or peer.setup.old or unnamed
     if not old:
         fields.update(attempt_id=request.get("attempt_id"), incarnation=peer.process)
     if status == 0:

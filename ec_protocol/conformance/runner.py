@@ -33,7 +33,7 @@ from ec_protocol.errors import ConfigError
 #: Adapters that can be named without their module.
 BUILT_IN: Final = {
     "ours": "ec_connector.conformance.ours:make",
-    "vllm": "ec_protocol.conformance.adapters.vllm:make",
+    "vllm": "ec_connector.conformance.vllm:make",
 }
 HISTORY_VERSION: Final = 1
 

@@ -120,6 +120,7 @@ class Deliver(Step):
     nth: int = 1
     keep: bool = False
     all: bool = False
+    via: str = ""
 
 
 class Drop(Step):
@@ -158,7 +159,7 @@ class Answer(Step):
     answer: str
     status: str | int = "OK"
     nth: int = 1
-    form: Literal["extended", "old"] = "extended"
+    form: Literal["auto", "extended", "old"] = "auto"
     lease: Time | None = None
     fields: dict[str, Any] = {}
     vector: str = ""
