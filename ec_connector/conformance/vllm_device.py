@@ -47,7 +47,7 @@ class _Stream:
 class _DeviceTensor(torch.Tensor):
     """A tensor that a stream can be recorded for, though it is on the CPU."""
 
-    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
+    def record_stream(self, stream: Any) -> None:
         """No caching allocator to tell."""
 
 

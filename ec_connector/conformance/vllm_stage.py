@@ -85,6 +85,7 @@ class SimSocket:
         self._peer = peer
 
     def send_multipart(self, frames: list[bytes], *_: Any, **__: Any) -> None:
+        """Hand frames to the kit; a ROUTER's first one says whom they are for."""
         if self._peer is not None:
             to: Any = list(self._peer)
         else:
@@ -92,6 +93,7 @@ class SimSocket:
         self._stage.emit("frames", to=to, frames=[frame.hex() for frame in frames])
 
     def recv_multipart(self, *_: Any, **__: Any) -> list[bytes]:
+        """What has come; ``zmq.Again`` if nothing has."""
         import zmq
 
         if not self.inbox:
@@ -109,6 +111,7 @@ class SimSocket:
         """Nothing to stop."""
 
     def close(self, linger: int | None = None) -> None:
+        """What comes for a closed DEALER is lost."""
         if self._peer is not None and self._stage.dealers.get(self._peer) is self:
             del self._stage.dealers[self._peer]
             self._stage.emit("close", peer=list(self._peer))
@@ -197,6 +200,7 @@ class SimAgent:
         self._peers: dict[str, bytes] = {}
 
     def get_reg_descs(self, descs: list[tuple[int, int, int, str]], kind: str) -> Any:
+        """The description of the region, which READs name by offset."""
         self._base = descs[0][0]
         return descs
 
@@ -207,15 +211,19 @@ class SimAgent:
         """Nothing to take back."""
 
     def get_agent_metadata(self) -> bytes:
+        """What acks carry."""
         return self._stage.agent
 
     def get_xfer_descs(self, descs: list[tuple[int, int, int]], kind: str) -> Any:
+        """A description is itself."""
         return list(descs)
 
     def prep_xfer_dlist(self, agent: str, descs: Any) -> tuple[str, Any]:
+        """A table of blocks of an agent."""
         return (agent, descs)
 
     def add_remote_agent(self, metadata: bytes) -> str:
+        """A peer's name is its metadata."""
         if not metadata:
             raise NixlFailure("NIXL_ERR_MISMATCH")
         name = metadata.decode(errors="replace")
@@ -223,6 +231,7 @@ class SimAgent:
         return name
 
     def remove_remote_agent(self, name: str) -> None:
+        """READs towards it become unknowable."""
         self._peers.pop(name, None)
 
     def make_prepped_xfer(
@@ -234,6 +243,7 @@ class SimAgent:
         remote_indices: list[int],
         notif_msg: bytes = b"",
     ) -> SimRead:
+        """A READ, refused as NIXL refuses it."""
         peer, table = remote
         if peer not in self._peers:
             raise NixlFailure("NIXL_ERR_NOT_FOUND")
@@ -257,11 +267,13 @@ class SimAgent:
         return SimRead(SimAgent._numbers, peer, fields)
 
     def transfer(self, read: SimRead) -> str:
+        """Post it: from now on the kit moves the bytes."""
         self._stage.reads[read.number] = read
         self._stage.emit("read", read=read.number, **read.fields)
         return "PROC"
 
     def check_xfer_state(self, read: SimRead) -> str:
+        """``PROC``, ``DONE``, or an exception."""
         if read.peer not in self._peers:
             raise NixlFailure("NIXL_ERR_NOT_FOUND")
         if read.state == "ERR":
@@ -269,9 +281,11 @@ class SimAgent:
         return read.state
 
     def release_xfer_handle(self, read: SimRead) -> None:
+        """Giving a handle up stops nothing."""
         self._stage.emit("release", read=read.number)
 
     def get_new_notifs(self) -> dict[str, list[bytes]]:
+        """Notices that have arrived."""
         notices, self._stage.notices = self._stage.notices, []
         return {"peer": notices} if notices else {}
 
@@ -294,11 +308,12 @@ def _prepare_import() -> None:
     import torch
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     for name in ("torchaudio", "torchcodec"):
         _hide_broken(name)
     if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "DEF")
+        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _kept.append(library)
@@ -336,7 +351,7 @@ def install() -> dict[str, Any]:
         "inputs": "vllm.multimodal.inputs",
         "version": "vllm.version",
     }
-    found = {key: importlib.import_module(name) for key, name in names.items()}
+    found: dict[str, Any] = {key: importlib.import_module(name) for key, name in names.items()}
     logging.getLogger("vllm").setLevel(logging.CRITICAL + 1)
     import zmq
 

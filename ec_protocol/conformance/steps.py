@@ -52,6 +52,7 @@ class EngineStep(Step):
     saves: list[str] | None = None
     loads: list[str] | None = None
     ranks: dict[str, list[int]] = {}
+    extents: dict[str, int] = {}
 
 
 class Hook(Step):
@@ -75,6 +76,19 @@ class Copy(Step):
     landed: bool = True
     id: Any = UNSET
     expect: Literal["accepted", "refused"] | None = None
+
+
+class Settle(Step):
+    """Every copy of a node that is under way lands on every rank."""
+
+    settle: str
+
+
+class Resize(Step):
+    """From now on requests mean something of another size by this name."""
+
+    resize: str
+    blocks: int
 
 
 class Store(Step):
@@ -406,6 +420,8 @@ VERBS: Final[dict[str, type[Step]]] = {
     "step": EngineStep,
     "hook": Hook,
     "copy": Copy,
+    "settle": Settle,
+    "resize": Resize,
     "store": Store,
     "finish": Finish,
     "work": Work,
