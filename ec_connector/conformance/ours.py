@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ec_connector.conformance.planes import SimulatedIO
 from ec_connector.control import Arrived
@@ -29,6 +29,9 @@ from ec_protocol.holds import HoldTable
 from ec_protocol.producer import ProducerGrants
 from ec_protocol.tier import EncodingTier
 from ec_protocol.timing import Timing
+
+if TYPE_CHECKING:
+    from ec_connector.conformance.workers import KitWorker
 
 #: Where the region pretends to be: READs name it, nothing dereferences it.
 BASE = 1 << 40
@@ -83,6 +86,7 @@ class Ours(Adapter):
         self.io: SimulatedIO | None = None
         self.metadata: StepMetadata | None = None
         self._requests: dict[str, HostRequest] = {}
+        self._workers: dict[int, KitWorker] = {}
         self._wake_fd = -1
         self._prepare_s = 0.0
 
@@ -296,6 +300,34 @@ class Ours(Adapter):
             "quarantined": tier.quarantined_blocks,
             "total": tier.num_blocks,
         }
+
+    # -------------------------------------------------------------------- workers
+    def work(self, *, now: float, rank: int, encoded: list[str]) -> Result:
+        """See ``Adapter.work``."""
+        self._at(now)
+        if self.metadata is None:
+            raise Unsupported("work before the first step")
+        sizes = {
+            item.mm_hash: item.nbytes
+            for request in self._requests.values()
+            for item in request.items
+        }
+        produced = {mm_hash: sizes[mm_hash] for mm_hash in encoded}
+        started, reports = self._worker(rank).step(self.metadata, produced)
+        return {"started": started, "reports": reports}
+
+    def copied(self, *, now: float, rank: int, copy: Json, ok: bool) -> Result:
+        """See ``Adapter.copied``."""
+        self._at(now)
+        return {"reports": self._worker(rank).ended(copy, ok)}
+
+    def _worker(self, rank: int) -> KitWorker:
+        # The delegate needs torch, which most cases can do without.
+        from ec_connector.conformance.workers import KitWorker
+
+        if rank not in self._workers:
+            self._workers[rank] = KitWorker(rank, self.ranks)
+        return self._workers[rank]
 
     # -------------------------------------------------------------------- control
     def request(self, *, now: float, identity: str, frames: list[str]) -> Result:

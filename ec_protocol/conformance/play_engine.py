@@ -148,6 +148,8 @@ def _play_one_step(world: World, step: steps.EngineStep) -> None:
             compare(sorted(wanted_hashes), seen, f"{kind}s of the step")
     for name, ranks in step.ranks.items():
         compare(sorted(ranks), sorted(copy_of(node, name).waiting), f"ranks of {name}")
+    for name, number in step.extents.items():
+        compare(number, len(copy_of(node, name).spans), f"extents of {name}")
 
 
 @plays(steps.Hook)
@@ -175,8 +177,10 @@ def _play_hook(world: World, step: steps.Hook) -> None:
 # ----------------------------------------------------------------------- copies
 def copy_of(node: Node, name: str) -> CopyRun:
     """A copy by name; the latest of that name that is not over, if there are several."""
-    if "#" in name and name in node.copies:
-        return node.copies[name]
+    if "#" in name:
+        first = name.removesuffix("#1")
+        if first in node.copies:
+            return node.copies[first]
     candidates = [r for n, r in node.copies.items() if n == name or n.startswith(name + "#")]
     if not candidates:
         raise CheckFailed(f"a copy {name!r} at {node.name}", f"{sorted(node.copies)}")
@@ -256,6 +260,18 @@ def _play_copy(world: World, step: steps.Copy) -> None:
         if step.expect is not None:
             seen = "accepted" if accepted else "refused"
             compare(step.expect, seen, f"report of rank {rank} on {run.name}")
+
+
+@plays(steps.Settle)
+def _play_settle(world: World, step: steps.Settle) -> None:
+    node = world.node(step.settle)
+    for run in list(node.copies.values()):
+        land(world, node, run)
+
+
+@plays(steps.Resize)
+def _play_resize(world: World, step: steps.Resize) -> None:
+    world.setup.encodings[step.resize] = step.blocks
 
 
 @plays(steps.Store)

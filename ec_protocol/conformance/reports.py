@@ -17,6 +17,7 @@ from ec_protocol import __version__
 from ec_protocol.conformance.runner import Result, Verdict
 from ec_protocol.conformance.schedule import AREAS, clauses
 from ec_protocol.errors import ConfigError
+from ec_protocol.explain.story import Verdict as Verdict_
 
 _PAGE = Path(__file__).resolve().parent / "page" / "report.html.j2"
 
@@ -137,11 +138,18 @@ def _step_number(where: str) -> int:
 
 
 def diagram(result: Result) -> str:
-    """The sequence diagram of a history as inline SVG; ``""`` if there is nothing to draw."""
-    from ec_protocol.explain.from_history import tell_history
-    from ec_protocol.explain.page import drawing
+    """The sequence diagram of a result as SVG; ``""`` if nothing was done."""
+    from ec_protocol.conformance.diagram import svg
 
-    return drawing(tell_history(result.case.id, result.history)) if result.history else ""
+    return svg(result.case.id, result.history, verdict_of(result)) if result.history else ""
+
+
+def verdict_of(result: Result) -> Verdict_:
+    """What was wrong, for the diagram."""
+    facts = [("clause", f"{result.clause}: {clauses().get(result.clause, '')}")]
+    if result.seen:
+        facts += [("expected", result.expected), ("seen", result.seen)]
+    return Verdict_(result.invariant or result.clause, None, result.detail, facts=facts)
 
 
 def _make_folder(path: Path) -> None:
