@@ -9,9 +9,11 @@ measured after the workers were made.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ from ec_protocol.errors import ConfigError
 #: Does what ``ec_trace_file`` does, for who cannot change the command line.
 TRACE_VARIABLE: Final = "EC_CONNECTOR_TRACE_FILE"
 
+logger = logging.getLogger(__name__)
+
 #: Modalities that go through a vision tower, and so through DeepStack.
 _VISION: Final = frozenset({"image", "video"})
 
@@ -39,28 +43,69 @@ class Widths:
         vision: Width of image and video rows: DeepStack packs the outputs of
             several layers side by side.
         measured: What vLLM measured at start-up, on producers only; goes first.
+        configured: ``ec_encoder_widths``, with ``*`` for the modalities that it does
+            not name.
     """
 
     text: int
     vision: int
     measured: Mapping[str, int]
+    configured: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, modality: str) -> int:
         """Width of one modality's rows."""
         width = self.measured.get(modality)
+        return self.expected(modality) if width is None else width
+
+    def expected(self, modality: str) -> int:
+        """The same as a consumer has it, where nothing is measured."""
+        width = self.configured.get(modality, self.configured.get("*"))
         if width is not None:
             return width
         return self.vision if modality in _VISION else self.text
 
     @property
     def block(self) -> int:
-        """Width of a block's row: the widest that the model's configuration names.
+        """Width of a block's row: the widest that is known without measuring.
 
         Encodings of any length fit, since an entry is a run of blocks and its last
         one may be partly used. Not what was measured: the workers make their
         region before anything can be.
         """
-        return max(self.text, self.vision)
+        known = [*self.configured.values()]
+        if "*" not in self.configured:
+            known += [self.text, self.vision]
+        return max(known)
+
+    def check(self) -> None:
+        """Compare what was measured with what consumers will expect.
+
+        Raises:
+            ConfigError: ``ec_encoder_widths`` says something else.
+        """
+        for modality, width in self.measured.items():
+            expected = self.expected(modality)
+            if width == expected:
+                continue
+            if modality in self.configured or "*" in self.configured:
+                raise ConfigError(
+                    f"ec_encoder_widths={dict(self.configured)}: the encoder's rows of "
+                    f"{modality!r} have {width} elements, not {expected}; set it to "
+                    f"{_measured_hint(self)} on encoders and decoders"
+                )
+            logger.warning(
+                "rows of %r have %d elements, but the model's configuration tells %d: decoders "
+                "will refuse what is announced; set ec_encoder_widths to %s on encoders and "
+                "decoders",
+                modality,
+                width,
+                expected,
+                _measured_hint(self),
+            )
+
+
+def _measured_hint(widths: Widths) -> str:
+    return json.dumps({**widths.configured, **widths.measured})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +212,7 @@ def read_setup(vllm_config: Any, vllm_version: str) -> Setup:
             dtype=str(dtype).removeprefix("torch."),
             element_size=dtype.itemsize,
         ),
-        widths=_widths(model, ec),
+        widths=_widths(model, ec, config.encoder_widths),
         engine_id=engine_id,
         instance_id=instance_id,
         dp_rank=dp_rank,
@@ -190,30 +235,57 @@ def _trace_file(said: str | None, dp_rank: int) -> str | None:
 
 
 def _load_ranks(parallel: Any) -> int:
+    """Ranks that load: of the first pipeline stage, which has the encoder, all.
+
+    Raises:
+        ConfigError: The scheduler would not hear of all of them, or they do not share
+            a host's memory.
+    """
     ranks = int(parallel.tensor_parallel_size) * int(parallel.prefill_context_parallel_size)
+    world = ranks * int(getattr(parallel, "pipeline_parallel_size", 1))
     backend = parallel.distributed_executor_backend
-    if ranks > 1 and backend != "mp":
-        # Its scheduler hears of one rank only, and would reuse blocks that others
+    if world > 1 and backend != "mp":
+        # Its scheduler may hear of one rank only, and would reuse blocks that others
         # still copy from.
         raise ConfigError(
-            f"distributed_executor_backend={backend!r} with {ranks} tensor- and context-parallel "
-            "ranks: only the mp executor passes on every rank's reports; set "
-            "--distributed-executor-backend mp"
+            f"distributed_executor_backend={backend!r} with {world} ranks: only the mp executor "
+            "passes on every rank's reports; set --distributed-executor-backend mp"
+        )
+    nodes = int(getattr(parallel, "nnodes_within_dp", getattr(parallel, "nnodes", 1)))
+    if nodes > 1 and ranks > world // nodes:
+        # A rank elsewhere would make a file of its own, and load zeros out of it.
+        raise ConfigError(
+            f"nnodes={nodes}: {ranks} tensor- and context-parallel ranks on several hosts cannot "
+            f"share one /dev/shm; let one host run them all (at most {world // nodes} here), and "
+            "span hosts with --pipeline-parallel-size or --data-parallel-size instead"
         )
     return ranks
 
 
-def _widths(model: Any, ec: Any) -> Widths:
-    text = int(model.get_inputs_embeds_size())
-    vision = text
-    # Omni models keep the multimodal half one level deeper.
-    for outer in (model.hf_config, _field(model.hf_config, "thinker_config")):
-        tower = _field(outer, "vision_config")
-        layers, width = _field(tower, "deepstack_visual_indexes"), _field(tower, "out_hidden_size")
-        if layers and width:
-            vision = int(width) * (1 + len(layers))
+def _widths(model: Any, ec: Any, configured: Mapping[str, int]) -> Widths:
     measured = dict(getattr(ec, "mm_encoder_output_widths", None) or {})
-    return Widths(text=text, vision=vision, measured=measured)
+    text = vision = 0
+    try:
+        text = vision = int(model.get_inputs_embeds_size())
+        # Omni models keep the multimodal half one level deeper.
+        for outer in (model.hf_config, _field(model.hf_config, "thinker_config")):
+            tower = _field(outer, "vision_config")
+            layers = _field(tower, "deepstack_visual_indexes")
+            width = _field(tower, "out_hidden_size")
+            if layers and width:
+                vision = int(width) * (1 + len(layers))
+        problem = "" if text > 0 and vision > 0 else f"{text} and {vision} elements"
+    except Exception as exc:
+        problem = f"{type(exc).__name__}: {exc}"
+    if problem and "*" not in configured:
+        raise ConfigError(
+            "the width of encoder outputs does not follow from the model's configuration "
+            f"({problem}); set ec_encoder_widths to the elements per row on encoders and "
+            'decoders, for example 3584 or {"image": 14336, "*": 3584}'
+        )
+    widths = Widths(text=text, vision=vision, measured=measured, configured=configured)
+    widths.check()
+    return widths
 
 
 def _field(config: Any, name: str) -> Any:

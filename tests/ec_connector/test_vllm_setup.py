@@ -29,6 +29,8 @@ def config(**changed: Any) -> Any:
         "data_parallel_index": 0,
         "tensor_parallel_size": 1,
         "prefill_context_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "nnodes_within_dp": 1,
         "distributed_executor_backend": "uni",
     }
     hf_config = changed.pop("hf_config", SimpleNamespace())
@@ -180,3 +182,112 @@ def test_encoder_decoder_models_are_refused():
     made.model_config.is_encoder_decoder = True
     with pytest.raises(ConfigError, match="model='tiny' is an encoder-decoder model"):
         read_setup(made, "0.32.0")
+
+
+# ------------------------------------------------------------- widths that are configured
+def widths(said: Any, **changed: Any) -> Any:
+    extra = {"ec_cpu_bytes": 1 << 16, "ec_region_guard": False, "ec_encoder_widths": said}
+    return read_setup(config(ec_connector_extra_config=extra, **changed), "0.32.0").widths
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (640, (640, 640, 640)),
+        ("640", (640, 640, 640)),
+        ({"image": 640}, (640, 128, 128)),
+        ({"image": 640, "*": 96}, (640, 96, 96)),
+        ("image=640, audio=96", (640, 128, 96)),
+        ("image=640,*=96", (640, 96, 96)),
+    ],
+)
+def test_ec_encoder_widths_of_a_pure_consumer(said, found):
+    made = widths(said, ec_role="ec_consumer")
+    assert tuple(made.of(modality) for modality in ("image", "video", "audio")) == found
+
+
+def test_ec_encoder_widths_decide_the_block_on_both_sides():
+    """What a producer measures comes too late for the region; the key does not."""
+    said = {"image": 640, "audio": 96}
+    consumer = widths(said, ec_role="ec_consumer")
+    producer = widths(said, ec_role="ec_producer", mm_encoder_output_widths=said)
+    assert consumer.block == producer.block == 640
+    assert widths({"*": 64, "audio": 96}).block == 96, "the model's own widths are not used"
+
+
+def test_ec_encoder_widths_that_contradict_what_was_measured_are_named():
+    with pytest.raises(
+        ConfigError, match=r"ec_encoder_widths=.*'image' have 640.*not 512"
+    ) as error:
+        widths({"image": 512}, mm_encoder_output_widths={"image": 640, "audio": 96})
+    assert '{"image": 640, "audio": 96}' in str(error.value)
+    with pytest.raises(ConfigError, match="ec_encoder_widths"):
+        widths(512, mm_encoder_output_widths={"image": 640})
+
+
+def test_a_producer_whose_consumers_cannot_know_the_width_says_so(caplog):
+    read_setup(config(mm_encoder_output_widths={"image": 640, "audio": 128}), "0.32.0")
+    (record,) = caplog.records
+    assert "640" in record.getMessage()
+    assert "ec_encoder_widths" in record.getMessage()
+    caplog.clear()
+    widths({"image": 640}, mm_encoder_output_widths={"image": 640, "audio": 128})
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("problem", ["raises", 0, -1, None])
+def test_a_width_that_cannot_be_derived_names_the_key(problem):
+    def ask() -> Any:
+        if problem == "raises":
+            raise AttributeError("hidden_size")
+        return problem
+
+    broken = config()
+    broken.model_config.get_inputs_embeds_size = ask
+    with pytest.raises(ConfigError, match="set ec_encoder_widths"):
+        read_setup(broken, "0.32.0")
+    broken.ec_transfer_config.ec_connector_extra_config["ec_encoder_widths"] = 3584
+    assert read_setup(broken, "0.32.0").widths.of("image") == 3584
+
+
+@pytest.mark.clause("EC-12.1")
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(0, -1, 1 << 21, 1.5, True, None, "wide", "image=", "image=1,image=2", [640]),
+        *({}, {"image": 0}, {"image": "x"}, {1: 640}, {"": 1}),
+    ],
+)
+def test_wrong_ec_encoder_widths_are_named(said):
+    with pytest.raises(ConfigError, match="ec_encoder_widths="):
+        widths(said)
+
+
+# ------------------------------------------------------------------------ several hosts
+def test_pp_over_several_hosts_is_fine_and_loads_on_the_first_stage_only():
+    parallel = {
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "nnodes_within_dp": 2,
+        "distributed_executor_backend": "mp",
+    }
+    assert read_setup(config(**parallel), "0.32.0").load_ranks == 2
+
+
+@pytest.mark.parametrize(("tp", "pcp"), [(4, 1), (1, 4), (2, 2)])
+def test_ranks_on_several_hosts_are_refused_since_they_share_no_memory(tp, pcp):
+    parallel = {
+        "tensor_parallel_size": tp,
+        "prefill_context_parallel_size": pcp,
+        "nnodes_within_dp": 2,
+        "distributed_executor_backend": "mp",
+    }
+    with pytest.raises(ConfigError, match="nnodes=2: 4 tensor- and context-parallel ranks"):
+        read_setup(config(**parallel), "0.32.0")
+
+
+@pytest.mark.parametrize("backend", ["ray", "external_launcher", "uni", None, object])
+def test_pp_needs_the_mp_executor_too(backend):
+    parallel = {"pipeline_parallel_size": 2, "distributed_executor_backend": backend}
+    with pytest.raises(ConfigError, match="only the mp executor"):
+        read_setup(config(**parallel), "0.32.0")
