@@ -72,14 +72,57 @@ def run(
         Path | None,
         typer.Option("--histories", help="Folder for the histories of what is not OK."),
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="PATH", help="Also write a JUnit file.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="PATH", help="Also write one page with diagrams."),
+    ] = None,
 ) -> None:
     """Run cases against an implementation; exit status 0 only if no case FAILED."""
     with _errors():
         from ec_protocol.conformance import terminal
 
         ok = terminal.run(
-            ids or [], scenarios, adapter, adapter_cmd, as_json=as_json, histories=histories
+            ids or [],
+            scenarios,
+            adapter,
+            adapter_cmd,
+            as_json=as_json,
+            histories=histories,
+            junit=junit,
+            html=html,
         )
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command("faults")
+def faults(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="FAULT", help="Faults; all if left out.")
+    ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            "--faults", metavar="MODULE:MAPPING", help="Seeded faults; ours if left out."
+        ),
+    ] = None,
+    sound: Annotated[
+        str,
+        typer.Option("--sound", metavar="ADAPTER", help="The implementation without a fault."),
+    ] = "ours",
+    every: Annotated[
+        bool, typer.Option("--every", help="Play every case, not only until one notices.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Try the kit: play the cases against seeded faults; exit status 0 if all are caught."""
+    with _errors():
+        from ec_protocol.conformance import terminal_faults
+
+        ok = terminal_faults.run(names or [], mapping, sound, every=every, as_json=as_json)
     if not ok:
         raise typer.Exit(1)
 

@@ -36,6 +36,7 @@ def write_junit(adapter: str, results: Sequence[Result], path: Path) -> None:
                 suite.add_testcase(_testcase(result))
         if len(suite):
             document.add_testsuite(suite)
+    document.update_statistics()  # type: ignore[no-untyped-call]
     _make_folder(path)
     try:
         document.write(str(path), pretty=True)

@@ -85,6 +85,8 @@ def run(
     *,
     as_json: bool,
     histories: Path | None,
+    junit: Path | None = None,
+    html: Path | None = None,
 ) -> bool:
     """Play the cases and print the verdicts; returns whether none is FAILED.
 
@@ -111,6 +113,13 @@ def run(
                 _print_failure(progress.console, result)
                 if histories is not None:
                     save_history(result, name, histories / f"{file_name(result)}.json")
+    if junit is not None or html is not None:
+        from ec_protocol.conformance import reports
+
+        if junit is not None:
+            reports.write_junit(name, results, junit)
+        if html is not None:
+            reports.write_html(name, results, html)
     document = report(name, results)
     if as_json:
         typer.echo(json.dumps(document))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``ec-protocol conformance faults`` does and prints."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from ec_protocol.conformance.faults import (
+    DEFAULT,
+    Hunt,
+    choose,
+    hunt,
+    load_faults,
+    report,
+    sound_cases,
+)
+from ec_protocol.conformance.runner import load_factory
+from ec_protocol.conformance.schedule import all_cases, select
+from ec_protocol.conformance.terminal import console
+
+
+def run(names: list[str], mapping: str | None, sound: str, *, every: bool, as_json: bool) -> bool:
+    """Hunt the faults and print who was caught by what; returns whether all were.
+
+    Raises:
+        ECError: A fault, a mapping or an adapter cannot be found.
+    """
+    chosen = choose(load_faults(mapping or DEFAULT), names)
+    factory = load_factory(sound)
+    hunts: list[Hunt] = []
+    out = console(stderr=as_json)
+    with (
+        quiet_implementation(),
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=out,
+            transient=True,
+            disable=not out.is_terminal,
+        ) as progress,
+    ):
+        task = progress.add_task("faults", total=len(chosen))
+        cases = sound_cases(select(all_cases(None), []), factory)
+        for one in hunt(chosen, cases, every=every):
+            hunts.append(one)
+            progress.update(task, advance=1, description=one.name)
+    document = report(hunts)
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        console().print(_table(hunts, every=every))
+        totals = document["totals"]
+        spent = sum(one.seconds for one in hunts)
+        console().print(
+            f"{totals['caught']} of {totals['faults']} faults are caught by the {len(cases)} cases "
+            f"that {escape(sound)} passes, in {spent:.1f} s"
+        )
+    return bool(document["ok"])
+
+
+@contextmanager
+def quiet_implementation() -> Iterator[None]:
+    """What an implementation logs about faults that were put there says nothing new."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _table(hunts: Sequence[Hunt], *, every: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("fault", "clause", "kind", "caught by", "cases noticing" if every else "noticed"):
+        table.add_column(name, overflow="fold")
+    for one in hunts:
+        if not one.caught:
+            table.add_row(one.name, one.fault.clause, one.fault.tag, "[bold red]nobody[/]", "")
+            continue
+        first = one.results[0]
+        noticed = first.invariant or f"{first.verdict}, {first.clause}"
+        table.add_row(
+            one.name,
+            one.fault.clause,
+            one.fault.tag,
+            first.case.id,
+            str(len(one.results)) if every else noticed,
+        )
+    return table
