@@ -5,29 +5,34 @@ A step is an object whose first key is its verb. Unknown keys are errors, so tha
 misspelt expectation cannot be silently left out.
 """
 
+# ruff: noqa: RUF012 - msgspec copies the defaults of a struct
 from __future__ import annotations
 
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-#: A time expression: ``"sent + lease_s - lease_margin_s - eps"`` or a number of seconds.
-Time = str | float
-
-
-class Step(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"source": "from"}):
-    """Fields that every step may have.
-
-    Attributes:
-        note: For people; shown with a failure.
-        level: ``SHOULD`` makes a missed expectation of this step NON-STRICT.
-        clause: The clause of this step's expectation, if not the case's own.
-    """
-
-    note: str = ""
-    level: Literal["MUST", "SHOULD"] | None = None
-    clause: str = ""
+from ec_protocol.conformance.step import Step, Time
+from ec_protocol.conformance.steps_peers import (
+    Answer,
+    Ask,
+    Deliver,
+    Dma,
+    Drop,
+    Exchange,
+    Handle,
+    Message,
+    Notice,
+    Overwrite,
+    PeerEvent,
+    Posted,
+    Prepare,
+    Pull,
+    Raw,
+    SameBlocks,
+    Sent,
+)
 
 
 # ----------------------------------------------------------------------- engine
@@ -124,156 +129,6 @@ class Copied(Step):
     rank: int = 0
     ok: bool = True
     reports: dict[str, bool] | None = None
-
-
-# ---------------------------------------------------------------------- control
-class Deliver(Step):
-    """Deliver a message of a channel: ``"C>P"`` frames, ``"C~P"`` notices."""
-
-    deliver: str
-    nth: int = 1
-    keep: bool = False
-    all: bool = False
-    via: str = ""
-
-
-class Drop(Step):
-    """Lose a message of a channel."""
-
-    drop: str
-    nth: int = 1
-
-
-class Exchange(Step):
-    """Deliver frames between two nodes, both ways and in order, until there are none."""
-
-    exchange: list[str]
-
-
-class Ask(Step):
-    """A played consumer sends an XferReq; the ack is expected at once."""
-
-    ask: str
-    by: str
-    hash: str
-    session: str = ""
-    attempt: int | None = None
-    version: int | None = 2
-    form: Literal["extended", "old"] = "extended"
-    compat: str | None = None
-    fields: dict[str, Any] = {}
-    name: str = ""
-    expect: dict[str, Any] | None = None
-    differs: dict[str, str] = {}
-
-
-class Answer(Step):
-    """A played producer answers a request that waits in ``C>P``."""
-
-    answer: str
-    status: str | int = "OK"
-    nth: int = 1
-    form: Literal["auto", "extended", "old"] = "auto"
-    lease: Time | None = None
-    fields: dict[str, Any] = {}
-    vector: str = ""
-    hold: bool = False
-    keep: bool = False
-    expect: dict[str, Any] = {}
-
-
-class Raw(Step):
-    """Frames as they are, from a played peer to a node: ``raw`` is a channel ``"X>P"``."""
-
-    raw: str
-    frames: list[str] | None = None
-    payload: Any = UNSET
-    cut: int | None = None
-    vector: str = ""
-    expect: Literal["dropped", "answered"] | dict[str, Any] | None = None
-
-
-class Notice(Step):
-    """A played consumer's completion notice: of a named grant, or any bytes (hex)."""
-
-    notice: str
-    of: str = ""
-    hex: str = ""
-    text: str = ""
-
-
-class Pull(Step):
-    """A played consumer READs the blocks of a named grant, as they are now."""
-
-    pull: str
-    expect: Literal["right", "wrong"] = "right"
-
-
-class PeerEvent(Step):
-    """The node's control plane makes or loses the connection to a peer."""
-
-    peer: Literal["heard", "lost"]
-    at: str
-    of: str
-
-
-class Message(Step):
-    """Look at a message that waits in a channel, and leave it there."""
-
-    message: str
-    nth: int = 1
-    expect: dict[str, Any] = {}
-
-
-class Sent(Step):
-    """How many messages wait in a channel."""
-
-    sent: str
-    count: int
-
-
-# ------------------------------------------------------------------------- data
-class Dma(Step):
-    """A READ that a node posted: ``"C#1"`` is the first of C."""
-
-    dma: str
-    do: Literal["move", "finish", "done", "fail", "aborted", "closed", "look"]
-    blocks: int | None = None
-    expect: dict[str, Any] = {}
-
-
-class Handle(Step):
-    """Whether the implementation still keeps the handle of a READ (EC-6.4)."""
-
-    handle: str
-    expect: Literal["kept", "released"]
-
-
-class Posted(Step):
-    """How many READs a node has posted so far."""
-
-    posted: str
-    count: int
-
-
-class SameBlocks(Step):
-    """Two READs of a node go into the very same blocks (EC-5.8)."""
-
-    same_blocks: list[str]
-
-
-class Overwrite(Step):
-    """A played producer reuses the blocks of an encoding for something else."""
-
-    overwrite: str
-    at: str
-
-
-class Prepare(Step):
-    """From now on the node's data plane needs this long before it posts a READ."""
-
-    prepare: str
-    takes: Time
 
 
 # ------------------------------------------------------------------------- time
@@ -463,4 +318,54 @@ VERBS: Final[dict[str, type[Step]]] = {
     "try": Try,
 }
 
-__all__ = ["UNSET", "VERBS", "Step", "Time", "UnsetType"]
+__all__ = [
+    "UNSET",
+    "VERBS",
+    "Advance",
+    "Answer",
+    "Ask",
+    "Blocks",
+    "CompatHash",
+    "Config",
+    "Copied",
+    "Copy",
+    "Crash",
+    "Deliver",
+    "Dma",
+    "Drop",
+    "EngineStep",
+    "Exchange",
+    "Finish",
+    "Handle",
+    "Hook",
+    "Idle",
+    "Load",
+    "Mark",
+    "Message",
+    "Notice",
+    "Overwrite",
+    "PeerEvent",
+    "Posted",
+    "Prepare",
+    "Pull",
+    "Raw",
+    "Region",
+    "Repeat",
+    "Request",
+    "Resize",
+    "Restart",
+    "Room",
+    "SameBlocks",
+    "Sent",
+    "Servable",
+    "Settle",
+    "Start",
+    "Step",
+    "Stop",
+    "Store",
+    "Tick",
+    "Time",
+    "Try",
+    "Until",
+    "Work",
+]
