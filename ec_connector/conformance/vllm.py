@@ -11,7 +11,8 @@ It has no thread of its own and moves with engine steps, which never stop while
 peer-to-peer reads are on. So after every operation that is not part of a step the adapter
 makes two: every request that was deferred is asked about again, or one without media if
 there is none, and an empty step is built. That is the best case for it: steps that take no
-time, and traffic that never ends.
+time, and traffic that never ends. (At one moment of the virtual clock it may send
+``_REQUESTS_AT_ONCE`` requests, since it asks again in the very step of a refusal.)
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ if importlib.util.find_spec("vllm") is None:
 _ROLES: Final = {"producer": "ec_producer", "consumer": "ec_consumer", "both": "ec_both"}
 #: A field that a model publishes with an encoding, for whoever rewrites the request.
 _METADATA: Final = "image_grid_thw"
+#: How often it may ask peers in steps that take no time.
+_REQUESTS_AT_ONCE: Final = 8
+#: Encodings by which the kit only asks whether there is room.
+_PROBE: Final = "room-"
 _numbers = itertools.count(1)
 
 
@@ -66,6 +71,7 @@ class Builtin(Adapter):
         self._region: Any = None
         self._ranks: dict[int, Rank] = {}
         self._metadata: Any = None
+        self._sent_now = 0
 
     # ----------------------------------------------------------------- life cycle
     def start(self, *, now: float, settings: Mapping[str, Json]) -> Result:
@@ -243,8 +249,13 @@ class Builtin(Adapter):
         return {"copies": copies}
 
     def report(self, *, now: float, copy: Json, rank: int, landed: bool) -> Result:
-        """See ``Adapter.report``. A copy that was not made is nothing that it can report."""
+        """See ``Adapter.report``. A copy that was not made is nothing that it can report.
+
+        A mere question for room lands, or each one would cost a case its blocks (EC-4.3 has
+        cases of its own).
+        """
         self._at(now)
+        landed = landed or str(copy).startswith(f"save:{_PROBE}")
         saves, loads = [], []
         if isinstance(copy, str):
             saves.append(copy.removeprefix("save:"))
@@ -326,6 +337,8 @@ class Builtin(Adapter):
         """See ``Adapter.request``."""
         if self._stage.router is None:
             raise Unsupported("requests to an instance that does not produce")
+        if self._in_step:
+            raise Unsupported("an answer within an engine step: it answers when it is built")
         self._stage.router.inbox.append([bytes.fromhex(f) for f in (identity, *frames)])
         self._at(now)
         return {}
@@ -375,21 +388,25 @@ class Builtin(Adapter):
     # ------------------------------------------------------------------- internals
     def _at(self, now: float, *, steps: bool = True) -> None:
         stage.enter(self._stage)
+        if now != self._stage.now:
+            self._sent_now = 0
         self._stage.now = now
         if steps:
             self._steps()
 
     def _steps(self) -> None:
         """Two engine steps in which nothing is scheduled; none within a step."""
-        if self._in_step:
-            return
         for _ in range(2):
+            if self._in_step or self._sent_now >= _REQUESTS_AT_ONCE:
+                return
+            before = len(self._out)
             waiting = list(self._deferred.values()) or [_text_request()]
             for host in waiting:
                 if self._connector.ensure_cache_available(host, 0):
                     self._deferred.pop(host.request_id, None)
             self._take_failed()
             self._connector.build_connector_meta(None)
+            self._sent_now += sum(isinstance(o.get("to"), list) for o in self._out[before:])
 
     def _take_failed(self) -> None:
         failed = self._connector.take_unavailable_requests()

@@ -8,10 +8,16 @@ from typing import Any
 
 from ec_protocol._files import spec_path
 from ec_protocol.conformance import frames, steps
+from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError, compare
 from ec_protocol.conformance.nodes import Message, Node, Played
 from ec_protocol.conformance.verbs import plays
 from ec_protocol.conformance.world import World
+
+#: Fields of an ack that only who names attempts asks for (EC-8.7).
+_OPTIONAL = {
+    "attempt_id", "lease_s", "incarnation", "base_addr", "block_size", "extents", "nbytes"
+}  # fmt: skip
 
 
 def ends(channel: str) -> tuple[str, str]:
@@ -235,6 +241,10 @@ def _play_answer(world: World, step: steps.Answer) -> None:
     waiting = world.channel(step.answer)
     request = decoded((waiting[index] if step.keep else waiting.pop(index)).frames)
     compare(_times(step.expect, world), request, "request")
+    extended = step.form == "extended" or step.lease is not None or _OPTIONAL & set(step.fields)
+    if extended and request.get("attempt_id") is None:
+        # Who names no attempt does not know these fields and may ignore them (EC-8.1).
+        raise Unsupported("an answer in the extended form: its requests ask for the old one")
     status = frames.STATUSES[step.status] if isinstance(step.status, str) else step.status
     mm_hash = str(request.get("mm_hash"))
     fields: dict[str, Any] = {
@@ -291,6 +301,8 @@ def _play_raw(world: World, step: steps.Raw) -> None:
     else:
         if step.vector:
             payload = bytes.fromhex(vector(step.vector)["hex"])
+        elif step.nested:
+            payload = b"\x91" * step.nested + b"\xc0"
         elif isinstance(step.payload, dict):
             payload = frames.encode(_build(step.payload, world))
         else:
