@@ -67,7 +67,7 @@ def test_both_guides_show_the_same_commands():
         return [re.sub(r" *#.*", "", code) for code in found]
 
     assert commands(ENGLISH) == commands(KOREAN)
-    assert len(commands(ENGLISH)) == 6
+    assert len(commands(ENGLISH)) == 8
 
 
 def test_the_korean_guide_is_korean():
@@ -109,7 +109,7 @@ def test_every_error_code_and_metric_of_the_proxy_is_named(text):
     codes = {*raised, "decoder_lost"} - {"http_error", "internal_error"}
     assert codes <= set(re.findall(r"`([a-z_]+)`", text))
     metrics = re.findall(r'"(ec_proxy_[a-z_]+)"', code)
-    assert len(metrics) == 7
+    assert len(metrics) == 9
     for name in metrics:
         assert name in text
 
@@ -129,6 +129,15 @@ def test_counters_of_the_troubleshooting_table_exist(text):
     from_statuses = {"nack_incompat", "nack_version", "nack_missing"}
     for name in names - from_statuses:
         assert f'"{name}"' in code, name
+
+
+@BOTH
+def test_every_event_is_explained(text):
+    table = text[text.index("| `stored`") : text.index("\n\n", text.index("| `stopped`"))]
+    explained = [row[0].strip("`") for row in rows(table)]
+    tier = (ROOT / "ec_protocol" / "tier.py").read_text()
+    (kinds,) = re.findall(r"TierEvent = Literal\[(.*?)\]", tier)
+    assert explained == [*re.findall('"([a-z]+)"', kinds), "dropped", "stopped"]
 
 
 @BOTH
