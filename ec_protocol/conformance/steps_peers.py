@@ -73,6 +73,7 @@ class Raw(Step):
     frames: list[str] | None = None
     payload: Any = UNSET
     cut: int | None = None
+    nested: int = 0
     vector: str = ""
     expect: Literal["dropped", "answered"] | dict[str, Any] | None = None
 
