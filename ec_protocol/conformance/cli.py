@@ -105,9 +105,7 @@ def faults(
     ] = None,
     mapping: Annotated[
         str | None,
-        typer.Option(
-            "--faults", metavar="MODULE:MAPPING", help="Seeded faults; ours if left out."
-        ),
+        typer.Option("--faults", metavar="MODULE:MAPPING", help="Seeded faults; ours if left out."),
     ] = None,
     sound: Annotated[
         str,
@@ -123,6 +121,44 @@ def faults(
         from ec_protocol.conformance import terminal_faults
 
         ok = terminal_faults.run(names or [], mapping, sound, every=every, as_json=as_json)
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command("compare")
+def compare(
+    left: Annotated[Path, typer.Argument(help="A report of run --json.")],
+    right: Annotated[Path, typer.Argument(help="Another, which the findings are about.")],
+    findings: Annotated[
+        Path | None, typer.Option("--findings", help="TOML: what is known about its failures.")
+    ] = None,
+    shipped: Annotated[
+        Path | None, typer.Option("--shipped", help="A run of it with its own timers.")
+    ] = None,
+    names: Annotated[
+        tuple[str, str] | None, typer.Option("--names", help="What to call the two.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A section of a document.")] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Fill the section into this document.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --write: only see whether it is up to date.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Compare two runs; exit status 0 if every failure of the second is explained."""
+    with _errors():
+        from ec_protocol.conformance import terminal_compare
+
+        ok = terminal_compare.run(
+            (left, right, findings, shipped),
+            names,
+            markdown=markdown,
+            write=write,
+            check=check,
+            as_json=as_json,
+        )
     if not ok:
         raise typer.Exit(1)
 
