@@ -143,9 +143,10 @@ class ECScheduler:
                     available = False
         if self.p2p is not None:
             self.p2p.wake()
-        if not available:
-            # Nothing to encode from: this request fails, no other (EC-5.9). Until the
-            # host has been told so it must not run the encoder on nothing.
+        # Nothing to encode from: this request fails, no other (EC-5.9). Until the host has
+        # been told so it must not run the encoder on nothing. It may ask again before, when
+        # it plans a step ahead.
+        if not available and request.request_id not in self._unavailable:
             self._unavailable.add(request.request_id)
             self.counters["unavailable"] += 1
         return ready and available

@@ -138,6 +138,16 @@ def test_lost_media_fails_its_request_alone(host: Host) -> None:
     host.scheduler.request_finished(lost)
 
 
+def test_a_lost_request_that_is_asked_about_a_step_ahead_counts_once(host: Host) -> None:
+    lost = request("lost", "z", media=False)
+    host.step(lost)
+    host.step(lost)
+    assert host.scheduler._scheduler.delegate.stats()["unavailable"] == 1
+    assert host.scheduler.take_unavailable_requests() == {"lost"}
+    host.scheduler.request_finished(lost)
+    assert host.scheduler.take_unavailable_requests() == set()
+
+
 def test_requests_are_forgotten(host: Host) -> None:
     asked = request("r1", "a")
     host.step(asked)
