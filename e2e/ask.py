@@ -72,7 +72,7 @@ def ask(
     *,
     parts: Sequence[Mapping[str, Any]] | None = None,
     params: Mapping[str, Any] | None = None,
-    timeout_s: float = 180.0,
+    timeout_s: float = 400.0,
 ) -> Answer:
     """One chat completion about pictures, greedily decoded.
 

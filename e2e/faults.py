@@ -17,9 +17,19 @@ from e2e.ask import Answer, ask, ask_all, reference_parts
 from e2e.rows import Oracle, Row, each, measured
 from e2e.server import Proxy, Server, ServerError, wait_gone
 
-#: A lost producer is noticed by missing heartbeats, after 4 s, or at once. The rest is
-#: for what a busy host takes to encode and to answer.
-FALLBACK_S: Final = 30.0
+#: A lost producer is noticed by missing heartbeats, after 4 s, or at once. A fixed wait
+#: for an answer, a minute for example, would show.
+NOTICED_S: Final = 30.0
+#: On a busy host whatever is done takes as many times longer as an answer that needs no
+#: peer does.
+USUAL_ANSWERS: Final = 10
+
+
+def in_time(row: Row, what: str, took: float, usual: float) -> None:
+    """Expect that something was answered in the time that noticing the loss may take."""
+    allowed = NOTICED_S + USUAL_ANSWERS * usual
+    row.expect(took < allowed, f"{what} took {took:.1f} s, more than {allowed:.0f} s")
+
 
 Params = Mapping[str, Any]
 
@@ -71,29 +81,31 @@ def killed(
     def body(row: Row) -> None:
         with ThreadPoolExecutor(3) as pool:
             waiting = [pool.submit(one, pictures) for pictures in each(traffic)]
-            first_done.wait(120)
+            first_done.wait(400)
             producer.kill()
             died = time.monotonic()
             done = [future.result() for future in waiting]
         oracle.judge(row, each(traffic), [answer for answer, _ in done])
-        under_way = [at - died for answer, at in done if at > died > at - answer.seconds]
-        if under_way:
-            row.notes.append(
-                f"{len(under_way)} requests under way were answered within "
-                f"{max(under_way):.1f} s of the kill"
-            )
-            row.expect(max(under_way) < FALLBACK_S, "they took too long")
-
         kept = [ask(decoder.url, (n,), params=params) for n, params in announced.items()]
         oracle.judge(row, each([*announced]), kept)
-        usual = ask_all(decoder.url, each([*announced][:1]))
-        oracle.judge(row, each([*announced][:1]), usual)
+        known = each([*announced][:1])
+        (usual,) = ask_all(decoder.url, known)
+        oracle.judge(row, known, [usual])
+
+        under_way = [at - died for answer, at in done if at > died > at - answer.seconds]
+        if under_way:
+            slowest = max(under_way)
+            row.notes.append(
+                f"{len(under_way)} requests under way were answered within {slowest:.1f} s of "
+                "the kill"
+            )
+            in_time(row, "a request under way", slowest, usual.seconds)
         slowest = max(answer.seconds for answer in kept)
         row.notes.append(
             f"what the dead producer had announced was answered in {slowest:.1f} s at most; "
-            f"what is known, in {usual[0].seconds:.1f} s"
+            f"what is known, in {usual.seconds:.1f} s"
         )
-        row.expect(slowest < FALLBACK_S, f"fallback took {slowest:.1f} s")
+        in_time(row, "an announced encoding", slowest, usual.seconds)
         left = wait_gone(regions)
         row.expect(not left, f"the killed producer left behind: {left}")
 
@@ -129,8 +141,9 @@ def lost(decoder: Server, oracle: Oracle, params: Params, known: int) -> Row:
         row.requests += 1
         row.notes.append(f"HTTP {answer.status} after {answer.seconds:.1f} s: {answer.error[:90]}")
         row.expect(answer.status >= 400, f"it was answered with HTTP {answer.status}")
-        row.expect(answer.seconds < FALLBACK_S, f"it took {answer.seconds:.1f} s to fail")
-        oracle.judge(row, each([known]), ask_all(decoder.url, each([known])))
+        (usual,) = ask_all(decoder.url, each([known]))
+        oracle.judge(row, each([known]), [usual])
+        in_time(row, "failing it", answer.seconds, usual.seconds)
         row.expect(engines <= set(decoder.pids), "a process of the decoder is gone")
 
     before = decoder.events()
@@ -153,8 +166,11 @@ def frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[
         finally:
             producer.freeze(False)
         oracle.judge(row, wanted, answers)
-        row.notes.append("answers took " + ", ".join(f"{a.seconds:.1f} s" for a in answers))
-        row.expect(max(a.seconds for a in answers) < FALLBACK_S, "fallback took too long")
+        (usual,) = ask_all(decoder.url, wanted[:1])
+        oracle.judge(row, wanted[:1], [usual])
+        took = ", then ".join(f"{a.seconds:.1f} s" for a in answers)
+        row.notes.append(f"answers took {took}; what is known, {usual.seconds:.1f} s")
+        in_time(row, "fallback", max(a.seconds for a in answers), usual.seconds)
 
     row = measured("SIGSTOP the producer", decoder, body, lambda row: row.recomputed >= len(wanted))
     row.expect(row.recomputed == len(wanted), "the decoder did not fall back to encoding")

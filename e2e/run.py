@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(GROUPS), help="groups, by commas")
     parser.add_argument("--keep", type=Path, help="folder for logs and traces; they stay")
     parser.add_argument("--idle", type=float, default=30.0, help="seconds to watch idling")
-    parser.add_argument("--start-timeout", type=float, default=420.0, help="seconds")
+    parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds")
     options = parser.parse_args(arguments)
     asked = {name.strip() for name in options.only.split(",") if name.strip()}
     names = [name for name in GROUPS if name in asked]

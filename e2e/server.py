@@ -132,7 +132,7 @@ class Process:
         except OSError:
             return ""
 
-    def terminate(self, timeout_s: float = 60.0) -> float:
+    def terminate(self, timeout_s: float = 120.0) -> float:
         """SIGTERM to the first process, as a supervisor does; returns how long it took.
 
         Raises:
@@ -250,9 +250,9 @@ class Server(Process):
         """Wait until its trace tells an action of an encoding so often.
 
         Raises:
-            ServerError: Not within a minute.
+            ServerError: Not within three minutes.
         """
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.actions(mm_hash)[action] < count:
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name}: no {count} {action} of {mm_hash}")

@@ -9,6 +9,9 @@
 * The V2 model runner writes its small kernels in Triton, which has no CPU back end on
   PyPI. With TRITON_INTERPRET=1 they run in Triton's interpreter, which needs a back end
   to exist but never asks it to compile anything.
+* On a CPU vLLM switches asynchronous scheduling off, which is the default on GPUs: the
+  next step is planned before the output of this one is there. With
+  EC_E2E_ASYNC_SCHEDULING=1 it is on.
 """
 
 from __future__ import annotations
@@ -71,6 +74,30 @@ class _BackendsLoader:
         module.backends["cpu"] = module.Backend(compiler=None, driver=_InterpreterDriver)
 
 
+class _CpuPlatformLoader:
+    """Loads vllm.platforms.cpu and has it leave asynchronous scheduling on."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self._loader.exec_module(module)
+        platform = module.CpuPlatform
+        check = platform.check_and_update_config.__func__
+
+        def check_but_stay_ahead(cls: Any, vllm_config: Any) -> None:
+            check(cls, vllm_config)
+            vllm_config.scheduler_config.async_scheduling = True
+
+        platform.check_and_update_config = classmethod(check_but_stay_ahead)
+
+
 class _CpuPathFinder(PathFinder):
     """The ordinary finder of modules on sys.path, with the exceptions above."""
 
@@ -85,6 +112,8 @@ class _CpuPathFinder(PathFinder):
             _declare_torchvision_operators()
         elif fullname == "triton.backends" and os.environ.get("TRITON_INTERPRET") == "1":
             spec.loader = _BackendsLoader(spec.loader)  # type: ignore[assignment]
+        elif fullname == "vllm.platforms.cpu" and os.environ.get("EC_E2E_ASYNC_SCHEDULING") == "1":
+            spec.loader = _CpuPlatformLoader(spec.loader)  # type: ignore[assignment]
         return spec
 
 

@@ -16,34 +16,43 @@ from e2e.server import CPU_ENV, ROOT
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
-        env={**os.environ, **CPU_ENV, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        env={**os.environ, **CPU_ENV, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **env},
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=580,
     )
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory) -> dict[str, Any]:
+def model(tmp_path_factory) -> str:
     # `make e2e` has made one already.
-    model = os.environ.get("EC_E2E_MODEL")
-    if model is None:
-        model = str(tmp_path_factory.mktemp("models") / "qwen2vl")
-        run("e2e.tiny_model", "qwen2vl", model)
-    out = run("tests.ec_connector.vllm_child", model)
+    made = os.environ.get("EC_E2E_MODEL")
+    if made is None:
+        made = str(tmp_path_factory.mktemp("models") / "qwen2vl")
+        run("e2e.tiny_model", "qwen2vl", made)
+    return made
+
+
+@pytest.fixture(scope="module", params=["in-step", "ahead"])
+def facts(request, model) -> dict[str, Any]:
+    """One engine that plans a step when the last one is over, one that plans ahead."""
+    ahead = "1" if request.param == "ahead" else "0"
+    out = run("tests.ec_connector.vllm_child", model, EC_E2E_ASYNC_SCHEDULING=ahead)
     (line,) = [line for line in out.splitlines() if line.startswith("FACTS ")]
-    return json.loads(line.removeprefix("FACTS "))
+    facts = json.loads(line.removeprefix("FACTS "))
+    assert facts["engine"]["plans_ahead"] == (request.param == "ahead")
+    return facts
 
 
 def test_v2_model_runner_is_required(facts):

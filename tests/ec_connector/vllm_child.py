@@ -112,6 +112,7 @@ def engine_facts(model: str) -> dict[str, Any]:
     again = [ask(number) for number in range(2)]
     region = half.region.path
     facts = {
+        "plans_ahead": core.batch_queue is not None,
         "same": first == again,
         "stats": half.delegate.stats(),
         "items_left": len(half.items),
