@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -97,14 +100,17 @@ def run(
     name, connect = connector(adapter, command)
     results: list[Result] = []
     out = console(stderr=as_json)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=out,
-        transient=True,
-        disable=not out.is_terminal,
-    ) as progress:
+    with (
+        quiet_implementation(),
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=out,
+            transient=True,
+            disable=not out.is_terminal,
+        ) as progress,
+    ):
         task = progress.add_task("conformance", total=len(cases))
         for result in run_cases(cases, connect):
             results.append(result)
@@ -153,6 +159,17 @@ def judge(files: list[Path], *, as_json: bool) -> bool:
             else:
                 _print_failure(console(), result)
     return bool(document["ok"])
+
+
+@contextmanager
+def quiet_implementation() -> Iterator[None]:
+    """What an implementation logs is the kit's doing, and would drown the verdicts."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def file_name(result: Result) -> str:

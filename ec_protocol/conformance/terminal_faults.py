@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import typer
 from rich import box
@@ -25,7 +23,7 @@ from ec_protocol.conformance.faults import (
 )
 from ec_protocol.conformance.runner import load_factory
 from ec_protocol.conformance.schedule import all_cases, select
-from ec_protocol.conformance.terminal import console
+from ec_protocol.conformance.terminal import console, quiet_implementation
 
 
 def run(names: list[str], mapping: str | None, sound: str, *, every: bool, as_json: bool) -> bool:
@@ -66,17 +64,6 @@ def run(names: list[str], mapping: str | None, sound: str, *, every: bool, as_js
             f"that {escape(sound)} passes, in {spent:.1f} s"
         )
     return bool(document["ok"])
-
-
-@contextmanager
-def quiet_implementation() -> Iterator[None]:
-    """What an implementation logs about faults that were put there says nothing new."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _table(hunts: Sequence[Hunt], *, every: bool) -> Table:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from ec_connector.conformance.faulty.registry import fault
 from ec_connector.items import Item
-from ec_connector.messages import WorkerReport
 from ec_connector.p2p import P2P
 from ec_connector.scheduler import ECScheduler
 
@@ -18,7 +17,9 @@ class HalfAnAnnouncement(ECScheduler):
 
     def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
         announced = super()._announce(item, p2p, now)
-        return announced if "peer_host" in announced else {"metadata": dict(item.metadata)}
+        if "peer_host" in announced:
+            return announced
+        return {"metadata": {"rows": item.shape[0], **item.metadata}}
 
 
 @fault("announces-what-is-gone", "EC-11.1", part="scheduler")
@@ -81,16 +82,6 @@ class IdleTooEarly(ECScheduler):
 
     def has_pending_push_work(self) -> bool:
         return False
-
-
-@fault("reports-are-lost", "EC-4.2", "F7", part="scheduler")
-class ReportsAreLost(ECScheduler):
-    """Only the first report that comes with a step is read."""
-
-    def update_connector_output(self, report: WorkerReport | None) -> None:
-        if report is not None:
-            report = WorkerReport(report.entries[:1])
-        super().update_connector_output(report)
 
 
 @fault("waits-for-nobody", "EC-5.9", part="scheduler")
