@@ -55,7 +55,7 @@ _MISSING = object()
 def compare(wanted: Any, seen: Any, what: str) -> None:
     """Compare a value with an expectation.
 
-    An object whose keys are all of ``absent``, ``present``, ``min``, ``max``, ``len``,
+    An object whose keys are all of ``absent``, ``present``, ``min``, ``max``, ``len``, ``min_len``,
     ``not``, ``in``, ``near`` and ``match`` is a matcher; any other object is compared key by key,
     further keys of the value are ignored.
 
@@ -91,6 +91,7 @@ _MATCHERS: Mapping[str, Any] = {
     "min": lambda argument, seen: isinstance(seen, int | float) and seen >= argument,
     "max": lambda argument, seen: isinstance(seen, int | float) and seen <= argument,
     "len": lambda argument, seen: hasattr(seen, "__len__") and len(seen) == argument,
+    "min_len": lambda argument, seen: hasattr(seen, "__len__") and len(seen) >= argument,
     "not": lambda argument, seen: seen is not _MISSING and seen != argument,
     "in": lambda argument, seen: seen in argument,
     "near": _near,

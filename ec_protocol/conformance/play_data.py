@@ -24,6 +24,9 @@ def dma_of(world: World, name: str) -> Dma:
     Raises:
         CheckFailed: The node has not posted it.
     """
+    if name.endswith("#latest"):
+        node = name.removesuffix("#latest")
+        name = f"{node}#{world.node(node).posted}"
     if name not in world.dmas:
         raise CheckFailed(f"READ {name} to be posted", f"{sorted(world.dmas) or 'none'}")
     return world.dmas[name]
@@ -75,6 +78,8 @@ def _play_dma(world: World, step: steps.Dma) -> None:
         seen = {
             "remote": [[address, size] for _, address, size in what.pieces],
             "bytes": sum(size for _, _, size in what.pieces),
+            "first": what.pieces[0][1],
+            "last": what.pieces[-1][1],
             "source": what.source,
             "notice": what.notice.decode(errors="replace"),
         }
@@ -293,10 +298,7 @@ def _play_compat_hash(world: World, step: steps.CompatHash) -> None:
     if step.vector:
         golden = vector(step.vector)
         facts, want = golden["fields"], golden["hex"]
-    seen = None
-    for node in world.nodes.values():
-        seen = world.call(node, "compat_hash", facts=facts)["hash"]
-        break
+    seen = world.call(world.node(step.compat_hash), "compat_hash", facts=facts)["hash"]
     compare(want, seen, "compatibility hash")
 
 

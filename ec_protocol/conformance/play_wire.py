@@ -149,6 +149,12 @@ def _build(fields: dict[str, Any], world: World) -> dict[str, Any]:
             value = world.seconds(value["time"])
         elif isinstance(value, dict) and set(value) == {"repeat", "times"}:
             value = value["repeat"] * value["times"]
+        elif isinstance(value, dict) and set(value) == {"vector"}:
+            value = bytes.fromhex(vector(value["vector"])["hex"])
+        elif isinstance(value, dict) and set(value) == {"zeros"}:
+            value = bytes(value["zeros"])
+        elif isinstance(value, dict) and set(value) == {"float"}:
+            value = float(value["float"])
         result[key] = value
     return result
 
@@ -189,6 +195,39 @@ def _play_ask(world: World, step: steps.Ask) -> None:
         compare({"not": world.named[other]["ack"].get(name)}, ack.get(name), f"ack.{name}")
 
 
+@plays(steps.Bound)
+def _play_bound(world: World, step: steps.Bound) -> None:
+    node, by = world.node(step.bound), _played(world, step.by)
+    fields = {
+        "type": "req",
+        "mm_hash": "nothing",
+        "compatibility_hash": world.compat(),
+        "session_id": f"{step.by}.bound",
+        "connector_version": 2,
+        "attempt_id": 1,
+        **_build(step.fields, world),
+    }
+    frame = frames.encode(fields).hex()
+    channel = world.channel(f"{step.bound}>{step.by}")
+    before = len(channel)
+    world.call(node, "request", identity=by.identity, frames=["", frame])
+    seen = "answered" if len(channel) > before else "dropped"
+    del channel[before:]
+    compare(step.expect, seen, "the request")
+
+
+@plays(steps.Twins)
+def _play_twins(world: World, step: steps.Twins) -> None:
+    channel, *numbers = step.twins
+    first, second = (
+        decoded(world.channel(str(channel))[nth(world, str(channel), int(n))].frames).get(
+            step.field
+        )
+        for n in numbers
+    )
+    compare({"not": first}, second, f"{step.field} of the second message")
+
+
 def _times(expect: dict[str, Any], world: World) -> dict[str, Any]:
     result = {}
     for key, value in expect.items():
@@ -206,6 +245,8 @@ def _play_send_notice(world: World, step: steps.Notice) -> None:
     if step.of:
         grant = world.named[step.of]
         raw = frames.notice(grant["session"], grant["hash"])
+    elif step.vector:
+        raw = bytes.fromhex(vector(step.vector)["hex"])
     else:
         raw = bytes.fromhex(step.hex) if step.hex else step.text.encode()
     notice(world, node, raw)
@@ -278,9 +319,11 @@ def _play_answer(world: World, step: steps.Answer) -> None:
                 nbytes=world.nbytes(mm_hash),
             )
     if step.vector:
-        named = ("mm_hash", "session_id") if old else ("mm_hash", "session_id", "attempt_id")
         golden = frames.decode(["", vector(step.vector)["hex"]])
-        fields = {**golden, **{name: fields[name] for name in named}}
+        for name in ("mm_hash", "session_id", "attempt_id"):
+            if name in golden:
+                golden[name] = request.get(name)
+        fields = golden
     fields = _build({**fields, **step.fields}, world)
     reply = Message("answer", ["", frames.encode(fields).hex()])
     back = f"{target}>{source}"

@@ -17,6 +17,7 @@ from ec_protocol.conformance.step import Step, Time
 from ec_protocol.conformance.steps_peers import (
     Answer,
     Ask,
+    Bound,
     Deliver,
     Dma,
     Drop,
@@ -32,6 +33,7 @@ from ec_protocol.conformance.steps_peers import (
     Raw,
     SameBlocks,
     Sent,
+    Twins,
 )
 
 
@@ -285,6 +287,8 @@ VERBS: Final[dict[str, type[Step]]] = {
     "drop": Drop,
     "exchange": Exchange,
     "ask": Ask,
+    "bound": Bound,
+    "twins": Twins,
     "answer": Answer,
     "raw": Raw,
     "notice": Notice,
@@ -325,6 +329,7 @@ __all__ = [
     "Answer",
     "Ask",
     "Blocks",
+    "Bound",
     "CompatHash",
     "Config",
     "Copied",
@@ -366,6 +371,7 @@ __all__ = [
     "Tick",
     "Time",
     "Try",
+    "Twins",
     "Until",
     "Work",
 ]

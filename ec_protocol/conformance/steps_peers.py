@@ -51,6 +51,22 @@ class Ask(Step):
     differs: dict[str, str] = {}
 
 
+class Bound(Step):
+    """A request of a played consumer with fields at or beyond a bound: ``ask``, any answer."""
+
+    bound: str
+    by: str
+    fields: dict[str, Any]
+    expect: Literal["dropped", "answered"]
+
+
+class Twins(Step):
+    """A field of two waiting messages differs: ``["C>P", 1, 2]``."""
+
+    twins: list[str | int]
+    field: str
+
+
 class Answer(Step):
     """A played producer answers a request that waits in ``C>P``."""
 
@@ -83,6 +99,7 @@ class Notice(Step):
 
     notice: str
     of: str = ""
+    vector: str = ""
     hex: str = ""
     text: str = ""
 
