@@ -3,7 +3,7 @@
 \* What a recorded run of real processes looks like to TLC, and how one record
 \* is compared with what the specification says must happen.
 \*
-\* Runs is written by `ec-protocol trace check` (module TraceData): each run is
+\* TraceData is written by `ec-protocol trace check` and has the runs; each is
 \*   log      records of all its processes, in an order that respects causality
 \*   facts    [process -> what it never changes: sizes, timers, incarnation]
 \*   granted  <<session, mm_hash>> of every grant that the log has
@@ -19,7 +19,9 @@
 
 EXTENDS Lifecycle, Integers, Sequences, FiniteSets, TLC
 
-CONSTANT Runs
+\* TraceData puts the runs into a register of TLC. As a constant they would be walked
+\* through for every expression that mentions them, when TLC asks what it depends on.
+Runs == TLCGet(1)
 
 VARIABLES
     run,    \* Which run is replayed; chosen in the initial state.

@@ -129,7 +129,7 @@ def _times(record: Record) -> Iterable[tuple[float, str]]:
 
 
 def module(name: str, runs: Sequence[tuple[Run, Sequence[Record], Sequence[Mutant]]]) -> str:
-    """The text of a module that extends ``Trace`` and defines ``RunsData``.
+    """The text of a module that extends ``Trace`` and holds the runs.
 
     Args:
         name: The module's name.
@@ -139,10 +139,10 @@ def module(name: str, runs: Sequence[tuple[Run, Sequence[Record], Sequence[Mutan
         TraceError: See ``make_clock``.
     """
     written = ",\n".join(_run(*item) for item in runs)
-    return f"---- MODULE {name} ----\nEXTENDS Trace\n\nRunsData == <<\n{written}\n>>\n====\n"
+    return f"---- MODULE {name} ----\nEXTENDS Trace\n\nASSUME TLCSet(1, <<\n{written}\n>>)\n====\n"
 
 
-CONFIG: Final = "CONSTANT Runs <- RunsData\nINIT Init\nNEXT Next\n"
+CONFIG: Final = "INIT Init\nNEXT Next\n"
 
 
 def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:
