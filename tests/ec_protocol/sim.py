@@ -31,6 +31,7 @@ from ec_protocol.holds import HoldTable
 from ec_protocol.producer import ProducerGrants
 from ec_protocol.tier import EncodingTier
 from ec_protocol.timing import Timing
+from ec_protocol.trace import Trace
 
 BLOCK = 16
 BASE = 1 << 20
@@ -106,13 +107,14 @@ class Node:
         rate: float = 1.0,
         world_size: int = 1,
         incarnation: int = 1,
+        trace: Trace | None = None,
     ) -> None:
         self.name = name
         self.rate = rate
         self.alive = True
         self.timing = timing
         self.content: list[Ghost] = [None] * num_blocks
-        self.tier = EncodingTier(num_blocks, BLOCK)
+        self.tier = EncodingTier(num_blocks, BLOCK, trace)
         self.holds = HoldTable(self.tier)
         self.copies = CopyTable(self.tier, world_size)
         self.consumer = ConsumerReads(

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from ec_protocol.timing import Timing
+from ec_protocol.trace import Trace
 from tests.ec_protocol.sim import BLOCK, Dma, Node, World, Writing, blocks_of
 
 TIMING = Timing()
@@ -52,16 +53,29 @@ class ConnectorMachine(RuleBasedStateMachine):
         names = ["P1", "P2", "C1", "C2"]
         self.blocks = blocks
         self.world = World(
-            {
-                name: Node(name, blocks, timing=TIMING, rate=rate, world_size=2)
-                for name, rate in zip(names, rates, strict=True)
-            },
+            {name: self.node(name, rate) for name, rate in zip(names, rates, strict=True)},
             old_producers=old,
         )
         self.promised: dict[str, set[str]] = {name: set() for name in names}
         for name in ("P1", "P2"):
             for mm_hash in preload:
                 self.produce(name, mm_hash)
+
+    def node(self, name: str, rate: float, incarnation: int = 1) -> Node:
+        """A process that has just started."""
+        return Node(
+            name,
+            self.blocks,
+            timing=TIMING,
+            rate=rate,
+            world_size=2,
+            incarnation=incarnation,
+            trace=self.trace(f"{name}-{incarnation}", rate),
+        )
+
+    def trace(self, node: str, rate: float) -> Trace | None:
+        """Where a process records its actions; nowhere, unless a subclass says so."""
+        return None
 
     # ------------------------------------------------------------ saves and loads
     @rule(name=st.sampled_from(["P1", "P2", "C1"]), mm_hash=HASHES)
@@ -264,14 +278,7 @@ class ConnectorMachine(RuleBasedStateMachine):
             old = self.world.nodes[f"P{producer}"]
             old.alive = False
             self.promised[old.name].clear()
-            self.world.nodes[old.name] = Node(
-                old.name,
-                self.blocks,
-                timing=TIMING,
-                rate=old.rate,
-                world_size=2,
-                incarnation=old.incarnation + 1,
-            )
+            self.world.nodes[old.name] = self.node(old.name, old.rate, old.incarnation + 1)
 
     @rule(name=st.sampled_from(["P1", "P2", "C1", "C2"]))
     def build_meta_rule(self, **kw: object) -> None:
