@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a schedule (``spec/SCENARIOS.md``) step by step.
+
+A model's behaviour goes on where a correct implementation refuses, so nearly every
+step is *tried*: what cannot be done is left out. What has to hold is not written down
+step by step. It is what the kit watches in every case, and what the end of every
+scenario asks: whatever a node would load is right, and once every transfer has ended and
+every timer has run out, nothing is left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Step = dict[str, Any]
+
+#: Encodings have two blocks, so that a transfer can stop in the middle of one.
+BLOCKS_EACH = 2
+
+
+class Draft:
+    """A schedule under construction.
+
+    Args:
+        nodes: Setup of each node.
+        encodings: Names of those that appear in it.
+        timers: Timers that differ from their defaults, seconds.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, dict[str, Any]],
+        encodings: Iterable[str],
+        timers: Mapping[str, float],
+    ) -> None:
+        self.nodes = {name: dict(setup) for name, setup in nodes.items()}
+        self.encodings = {name: BLOCKS_EACH for name in encodings}
+        self.timers = dict(timers)
+        self.steps: list[Step] = []
+        self.open_requests: dict[str, str] = {}  # name -> node
+        self._note = ""
+        self._spare = 0
+        self._requests = 0
+
+    # ------------------------------------------------------------------- writing
+    def note(self, text: str) -> None:
+        """What the next step comes from."""
+        self._note = text
+
+    def must(self, *steps: Step) -> None:
+        """Steps that any implementation can take."""
+        for step in steps:
+            self.steps.append(self._noted(step))
+
+    def attempt(self, *steps: Step) -> None:
+        """Steps that only make sense one after the other, if at all."""
+        self.steps.append(self._noted({"try": list(steps)}))
+
+    def mark(self, name: str) -> None:
+        """Name the present moment."""
+        self.steps.append({"mark": name})
+
+    def quiet_until(self, moment: str) -> None:
+        """Let time pass while both processes stand still; nothing if it is over."""
+        self.attempt({"until": moment, "quiet": True})
+
+    def touch(self, node: str) -> None:
+        """Let a node look at its clock."""
+        self.must({"tick": node})
+
+    def _noted(self, step: Step) -> Step:
+        if self._note:
+            step, self._note = {**step, "note": self._note}, ""
+        return step
+
+    # ------------------------------------------------------------------ requests
+    def request(self, node: str, items: list[str], source: str | None = None) -> str:
+        """A request of its own, which the host schedules at once; returns its name."""
+        name = self.declare(node, items, source)
+        self.must({"step": node, "run": [name]})
+        return name
+
+    def declare(self, node: str, items: list[str], source: str | None = None) -> str:
+        """A request that is not scheduled yet."""
+        self._requests += 1
+        name = f"r{self._requests}"
+        step: Step = {"request": name, "at": node, "items": items}
+        if source is not None:
+            step["from"] = source
+        self.must(step)
+        self.open_requests[name] = node
+        return name
+
+    def give_up(self, name: str | None) -> None:
+        """Nobody waits for it any more."""
+        if name is not None and name in self.open_requests:
+            del self.open_requests[name]
+            self.must({"finish": name, "aborted": True})
+
+    def restart(self, node: str) -> None:
+        """The node's process is killed and another one started; its requests are gone."""
+        self.must({"restart": node})
+        for name in [name for name, at in self.open_requests.items() if at == node]:
+            del self.open_requests[name]
+
+    def store_other(self, node: str) -> None:
+        """Another encoding takes the space, if the node gives it up."""
+        self._spare += 1
+        name = f"other{self._spare}"
+        self.encodings[name] = BLOCKS_EACH
+        self.attempt({"store": name, "at": node})
+
+    # ------------------------------------------------------------------- the end
+    def whatever_is_loaded(self, node: str, encodings: Iterable[str], ranks: int = 1) -> None:
+        """A step of its own loads each encoding, where the node promises it."""
+        for encoding in encodings:
+            self.note(f"whatever {node} serves as {encoding} must be {encoding}")
+            name = self.request(node, [encoding])
+            for rank in range(ranks):
+                self.attempt({"copy": f"load {encoding}", "at": node, "do": "move", "rank": rank})
+            self.attempt({"copy": f"load {encoding}", "at": node, "do": "land"})
+            self.attempt({"copy": f"save {encoding}", "at": node, "do": "skip"})
+            self.give_up(name)
+
+    def nothing_is_left(self, reads: Iterable[str], clause: str = "EC-2.1") -> None:
+        """Every transfer ends and every timer runs out: all blocks are there again.
+
+        Args:
+            reads: READs that may have been posted and were not seen to end.
+            clause: Of the expectations.
+        """
+        for name in list(self.open_requests):
+            self.give_up(name)
+        for read in reads:
+            self.attempt({"dma": read, "do": "fail"}, {"dma": read, "do": "closed"})
+        self.note("everything has ended and every timer has run out")
+        self.mark("end")
+        self.must({"until": "end + lease_s + quarantine_s + fetch_budget_s"}, {"advance": "lease_s"})
+        for node, setup in self.nodes.items():
+            self.must(
+                {"room": setup["blocks"], "at": node, "expect": True, "clause": clause},
+                {"idle": node, "expect": True, "clause": "EC-5.9"},
+            )
