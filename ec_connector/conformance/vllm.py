@@ -264,7 +264,8 @@ class Builtin(Adapter):
         else:
             raise Unsupported("a rank that does not copy: every rank copies every load")
         if not landed:
-            return {"accepted": True}
+            entry = self._half._cache.get(saves[0])
+            return {"accepted": entry is not None and not entry.ready}
         before = self._reported(saves, loads)
         report = self._modules["common"].ECCPUWorkerMetadata(saves, loads)
         self._connector.update_connector_output(
@@ -308,8 +309,10 @@ class Builtin(Adapter):
         cache = self._half._cache
         sessions = self._half._sessions.values()
         quarantined = sum(len(x.block_indices) for s in sessions for x in s._quarantined)
+        # What a question for room has left behind, see ``report``, goes for the asking.
+        probes = [e for name, e in cache._entries.items() if name.startswith(_PROBE)]
         return {
-            "free": len(cache._free_blocks),
+            "free": len(cache._free_blocks) + sum(len(e.block_ids) for e in probes if e.evictable),
             "retired": 0,
             "quarantined": quarantined,
             "total": cache._num_blocks,
@@ -445,10 +448,13 @@ class Builtin(Adapter):
         return known
 
     def _spans(self, blocks: list[int], nbytes: int) -> list[list[int]]:
-        spans = []
+        spans: list[list[int]] = []
         for block in blocks:
-            size = min(self._block_size, nbytes)
-            spans.append([block * self._block_size, size])
+            offset, size = block * self._block_size, min(self._block_size, nbytes)
+            if spans and sum(spans[-1]) == offset:
+                spans[-1][1] += size
+            else:
+                spans.append([offset, size])
             nbytes -= size
         return spans
 

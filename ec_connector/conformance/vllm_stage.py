@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -22,6 +23,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
+#: Addresses of the kit's nodes.
+_PLAIN: Final = re.compile(r"tcp://[a-z0-9.-]+\.example:[1-9]\d{3}")
+#: Below this nobody has registered memory: neither the kit's peers nor a process.
+_LOWEST: Final = 1 << 40
 #: Where its modules are.
 PACKAGE: Final = "vllm.distributed.ec_transfer.ec_connector.cpu"
 
@@ -146,11 +151,24 @@ def _make_socket(ctx: Any, path: str, socket_type: Any, bind: bool | None = None
     if bind:
         stage.router = SimSocket(stage)
         return stage.router
+    _check_address(path)
     host, _, port = path.removeprefix("tcp://").rpartition(":")
     peer = (host.strip("[]"), int(port))
     stage.dealers[peer] = SimSocket(stage, peer)
     stage.emit("connect", peer=list(peer))
     return stage.dealers[peer]
+
+
+def _check_address(path: str) -> None:
+    """Refuse what ZMQ refuses, by asking it; the kit's own addresses need no asking."""
+    import zmq
+
+    if not _PLAIN.fullmatch(path):
+        real = zmq.Context.instance().socket(zmq.DEALER)
+        try:
+            real.connect(path)
+        finally:
+            real.close(0)
 
 
 def _recv_monitor(monitor: _Monitor, flags: int = 0) -> dict[str, Any]:
@@ -220,6 +238,8 @@ class SimAgent:
 
     def prep_xfer_dlist(self, agent: str, descs: Any) -> tuple[str, Any]:
         """A table of blocks of an agent."""
+        if any(address < _LOWEST or size <= 0 for address, size, _ in descs):
+            raise NixlFailure("NIXL_ERR_NOT_FOUND")
         return (agent, descs)
 
     def add_remote_agent(self, metadata: bytes) -> str:
