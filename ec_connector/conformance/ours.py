@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ec_connector.conformance.host import HostSide
 from ec_connector.conformance.planes import SimulatedIO
 from ec_connector.control import Arrived
 from ec_connector.data.base import ReadEvent
@@ -21,7 +22,7 @@ from ec_connector.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.pump_stats import PumpStats
 from ec_connector.scheduler import ECScheduler, Role
 from ec_protocol import wire
-from ec_protocol.conformance.adapter import Adapter, Json, Result, Unsupported
+from ec_protocol.conformance.adapter import Json, Result, Unsupported
 from ec_protocol.consumer import ConsumerReads
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.extents import Extents
@@ -71,7 +72,7 @@ class _P2P:
         """The adapter shuts its pump down itself."""
 
 
-class Ours(Adapter):
+class Ours(HostSide):
     """One engine instance. Faulty variants override ``make_*`` or what those return."""
 
     _starts = 0
@@ -204,6 +205,7 @@ class Ours(Adapter):
 
     def close(self) -> None:
         """Free what the process would take with it."""
+        super().close()
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
             self._wake_fd = -1
@@ -376,11 +378,6 @@ class Ours(Adapter):
         self._at(now)
         self._prepare_s = seconds
         return {}
-
-    # ------------------------------------------------------------------ compatibility
-    def compat_hash(self, *, now: float, facts: Mapping[str, Json]) -> Result:
-        """See ``Adapter.compat_hash``."""
-        return {"hash": wire.compatibility_hash(**facts)}
 
     # ------------------------------------------------------------------- internals
     def _at(self, now: float) -> None:

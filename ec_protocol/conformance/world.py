@@ -39,6 +39,8 @@ from ec_protocol.timing import timer_specs
 #: When every case begins, seconds: not 0, which an implementation might take for "never".
 START_S = 1000.0
 DEFAULT_BLOCKS = 2
+#: Operations that need no running instance.
+BEFORE_START = ("config", "compat_hash", "region")
 COMPAT = {"vllm_version": "0.32.0", "model": "conformance/model", "dtype": "torch.bfloat16"}
 
 
@@ -138,6 +140,8 @@ class World:
 
     def call(self, node: Node, op: str, **args: Any) -> dict[str, Any]:
         """Carry out an operation and take in what the instance sends meanwhile."""
+        if node.link is None and op in BEFORE_START:
+            node.link = Recorder(self._connect(node.name), node.name, self.history)
         if node.link is None:
             raise ScheduleError(f"{node.name} does not run")
         result = node.link.call(op, {"now": self.now(node), **args})
@@ -148,7 +152,8 @@ class World:
     def start(self, node: Node, **more: Any) -> None:
         """Start a process of a node."""
         node.incarnation += 1
-        node.link = Recorder(self._connect(node.name), node.name, self.history)
+        if node.link is None:
+            node.link = Recorder(self._connect(node.name), node.name, self.history)
         node.copies.clear()
         node.grants.clear()
         node.requests.clear()
