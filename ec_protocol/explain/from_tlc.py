@@ -48,10 +48,10 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
             + (f": {output.message}" if output.message else "")
             + "; name a config whose mode in tla/manifest.json is bug"
         )
-    states = [_state(step) for step in output.trace]
+    states = [state_of(step) for step in output.trace]
     story = Story(title=name, subtitle=_subtitle(output, model), lanes=[], time_unit="state")
     _tell(story, output.trace, states)
-    story.about = _about(folder / model.cfg) if model else ""
+    story.about = about(folder / model.cfg) if model else ""
     story.verdict = _verdict(output, model, folder, story)
     return story
 
@@ -59,7 +59,7 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
 def tell_behaviour(steps: Sequence[Step], name: str, subtitle: str) -> Story:
     """The story of a behaviour that breaks nothing, for example a simulated one."""
     story = Story(title=name, subtitle=subtitle, lanes=[], time_unit="state")
-    _tell(story, steps, [_state(step) for step in steps])
+    _tell(story, steps, [state_of(step) for step in steps])
     return story
 
 
@@ -79,7 +79,8 @@ def _teller_for(state: State) -> type[Teller]:
     return Teller
 
 
-def _state(step: Step) -> State:
+def state_of(step: Step) -> State:
+    """The variables' values; a text that is none is kept as it is."""
     state = {}
     for name, text in step.state.items():
         try:
@@ -151,7 +152,7 @@ def property_comment(folder: Path, module: str, name: str) -> str:
     return ""
 
 
-def _about(cfg: Path) -> str:
+def about(cfg: Path) -> str:
     """The comment at the head of a config."""
     lines = []
     for line in cfg.read_text(encoding="utf-8").splitlines():

@@ -35,7 +35,7 @@ class Draft:
         timers: Mapping[str, float],
     ) -> None:
         self.nodes = {name: dict(setup) for name, setup in nodes.items()}
-        self.encodings = {name: BLOCKS_EACH for name in encodings}
+        self.encodings = dict.fromkeys(encodings, BLOCKS_EACH)
         self.timers = dict(timers)
         self.steps: list[Step] = []
         self.open_requests: dict[str, str] = {}  # name -> node
@@ -106,10 +106,14 @@ class Draft:
 
     def store_other(self, node: str) -> None:
         """Another encoding takes the space, if the node gives it up."""
+        self.attempt({"store": self.spare(BLOCKS_EACH), "at": node})
+
+    def spare(self, blocks: int) -> str:
+        """The name of an encoding of its own, of so many blocks."""
         self._spare += 1
         name = f"other{self._spare}"
-        self.encodings[name] = BLOCKS_EACH
-        self.attempt({"store": name, "at": node})
+        self.encodings[name] = blocks
+        return name
 
     # ------------------------------------------------------------------- the end
     def whatever_is_loaded(self, node: str, encodings: Iterable[str], ranks: int = 1) -> None:
@@ -136,7 +140,9 @@ class Draft:
             self.attempt({"dma": read, "do": "fail"}, {"dma": read, "do": "closed"})
         self.note("everything has ended and every timer has run out")
         self.mark("end")
-        self.must({"until": "end + lease_s + quarantine_s + fetch_budget_s"}, {"advance": "lease_s"})
+        self.must(
+            {"until": "end + lease_s + quarantine_s + fetch_budget_s"}, {"advance": "lease_s"}
+        )
         for node, setup in self.nodes.items():
             self.must(
                 {"room": setup["blocks"], "at": node, "expect": True, "clause": clause},

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ec-protocol scenario``: make scenario files from models, and play them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ec_protocol._files import checkout_dir, tla_dir
+from ec_protocol.errors import ECError
+
+app = typer.Typer(
+    name="scenario",
+    help="Behaviours of the models as schedules that an implementation must survive.",
+    no_args_is_help=True,
+)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """A command line that makes no sense ends with status 2 and one sentence."""
+    try:
+        yield
+    except ECError as exc:
+        typer.secho(f"error: {exc}", err=True, fg="red")
+        raise typer.Exit(2) from exc
+
+
+@app.command()
+def make(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Models that must fail, or simulations; else all."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say which files are not what they would be.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of spec/scenarios.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="TLC processes at once.")] = 2,
+) -> None:
+    """Run models and write what they found as scenario files."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ec_protocol.scenarios import files
+    from ec_protocol.scenarios import make as maker
+    from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
+    from ec_protocol.tlc.manifest import Model, load_manifest
+    from ec_protocol.tlc.runner import TlcRunner
+
+    with _errors():
+        manifest = load_manifest(tla_dir())
+        models = list(manifest.select(names, "full")) if names else maker.candidates(manifest)
+        for model in models:
+            if model.mode not in ("bug", "simulation"):
+                raise ScenarioError(
+                    f"{model.name} is expected to hold: name a model of mode bug or simulation"
+                )
+        folder = out or files.scenario_dir()
+        if out is None and checkout_dir() is None:
+            raise ScenarioError("this needs a source checkout, or --out DIR")
+        runner = TlcRunner()
+
+        def one(model: Model) -> list[maker.Made]:
+            try:
+                made = maker.make(model, manifest.folder, runner)
+            except NotExpressible as exc:
+                if names:
+                    raise
+                typer.echo(f"{model.name}: left out: {exc}", err=True)
+                return []
+            typer.echo(f"{model.name}: {len(made)} scenario(s)", err=True)
+            return made
+
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            try:
+                found = list(pool.map(one, models))
+            except BaseException:
+                runner.stop()
+                raise
+        wanted = files.texts([made for some in found for made in some], folder)
+        if not check:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, content in wanted.items():
+                path.write_text(content, encoding="utf-8")
+            typer.echo(f"wrote {len(wanted)} files to {folder}")
+            return
+        old = files.stale(wanted)
+    for path in old:
+        typer.secho(f"{path.name} is not what its model says now", err=True, fg="red")
+    if old:
+        raise typer.Exit(1)
+    typer.echo(f"{len(wanted)} files are current")
+
+
+@app.command()
+def run(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Scenario files; all of spec/scenarios if left out."),
+    ] = None,
+    adapter: Annotated[
+        str, typer.Option(help="ours, vllm or module:factory; see docs/conformance.md.")
+    ] = "ours",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+) -> None:
+    """Play scenarios against an implementation, on a virtual clock."""
+    with _errors():
+        if importlib.util.find_spec("msgspec") is None:
+            raise ECError("playing scenarios needs msgspec: pip install 'ec-connector[nixl]'")
+        from ec_protocol.conformance.runner import Verdict, connector, report, run_case
+        from ec_protocol.conformance.schedule import load_file
+        from ec_protocol.scenarios.files import scenario_dir
+
+        chosen = paths or sorted(scenario_dir().glob("*.json"))
+        cases = [case for path in chosen for case in load_file(path)]
+        if not cases:
+            raise ECError(f"{scenario_dir()} holds no scenario: run `ec-protocol scenario make`")
+        name, connect = connector(adapter, None)
+        results = []
+        for case in cases:
+            result = run_case(case, connect)
+            results.append(result)
+            if not as_json:
+                skipped = sum(record.get("event") == "impossible" for record in result.history)
+                typer.echo(
+                    f"{result.verdict:<11} {case.id}: {len(case.steps)} steps"
+                    + (f", {skipped} of them not possible" if skipped else "")
+                    + (f"\n            {result.detail}" if result.detail else "")
+                )
+        summary = report(name, results)
+        if as_json:
+            typer.echo(json.dumps(summary, indent=2))
+        else:
+            good = sum(result.verdict is Verdict.OK for result in results)
+            typer.echo(f"{name}: survived {good} of {len(results)} scenarios")
+    if not summary["ok"]:
+        raise typer.Exit(1)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes scenario files out of models: counterexamples, and random walks.
+
+A model that must fail shows a schedule that breaks something when a safeguard is
+missing; an implementation that has the safeguard must survive the schedule. A random
+walk shows a schedule that nothing in the model survives badly: so must the code.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ec_protocol.explain.from_tlc import about, property_comment, state_of
+from ec_protocol.explain.peer_read import PeerReadTeller
+from ec_protocol.explain.teller import State
+from ec_protocol.explain.tier_model import TierTeller
+from ec_protocol.scenarios import peer_read, tier
+from ec_protocol.scenarios.draft import Draft
+from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
+from ec_protocol.tlc.check import job_for
+from ec_protocol.tlc.manifest import Manifest, Model
+from ec_protocol.tlc.output import Output
+from ec_protocol.tlc.runner import Job, TlcRunner
+
+Move = tuple[str, State]
+
+LANGUAGE_VERSION: Final = 1
+#: Walks of one simulation model, how long each is, and where their seeds begin.
+WALKS: Final = 12
+WALK_STATES: Final = 60
+FIRST_SEED: Final = 1
+
+_TRANSLATIONS: Final[tuple[tuple[frozenset[str], Callable[[Sequence[Move]], Draft]], ...]] = (
+    (PeerReadTeller.needs, peer_read.schedule),
+    (TierTeller.needs, tier.schedule),
+)
+_CLAUSE: Final = re.compile(r"EC-\d+\.\d+")
+_FINDS: Final = re.compile(r"TLC finds: (.*?)(?:\. |\.?$)")
+_AREA_OF_FAULT: Final = {
+    "F1": "lease and fence",
+    "F2": "grant",
+    "F3": "lease and fence",
+    "F4": "quarantine",
+    "F5": "quarantine",
+    "F6": "tier",
+    "F7": "save/load",
+    "F8": "peer loss and restart",
+    "F11": "grant",
+}
+_AREA_OF_SECTION: Final = {
+    "2": "tier",
+    "3": "tier",
+    "4": "save/load",
+    "5": "read",
+    "6": "quarantine",
+    "9": "peer loss and restart",
+    "11": "announcement",
+}
+#: Models whose behaviours nothing outside of the model could show.
+_ROGUE: Final = re.compile(r"Rogue|Edge$|Edges$|Type$")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One scenario.
+
+    Attributes:
+        name: Of the case.
+        model: Whose behaviour it is.
+        document: The case, as it stands in the file.
+    """
+
+    name: str
+    model: Model
+    document: dict[str, Any]
+
+
+def candidates(manifest: Manifest) -> list[Model]:
+    """The models that scenarios are made of when none is named."""
+    return [
+        model
+        for model in manifest.models
+        if model.mode in ("bug", "simulation")
+        and model.module in ("MCPeerRead.tla", "MCTier.tla")
+        and not _ROGUE.search(model.name)
+        and not model.name.startswith("Reach")
+    ]
+
+
+def make(model: Model, folder: Path, runner: TlcRunner) -> list[Made]:
+    """The scenarios of one model.
+
+    Raises:
+        NotExpressible: The schedule language lacks a step of its behaviour.
+        ScenarioError: TLC found no behaviour.
+    """
+    if model.mode == "simulation":
+        return [
+            _walk(model, folder, runner, seed) for seed in range(FIRST_SEED, FIRST_SEED + WALKS)
+        ]
+    run = runner.run(job_for(model, folder))
+    if not run.output.trace:
+        raise ScenarioError(f"{model.name}: TLC ended with {run.output.kind!r} and no behaviour")
+    return [_counterexample(model, folder, run.output)]
+
+
+def _counterexample(model: Model, folder: Path, output: Output) -> Made:
+    broken = output.name or model.expected
+    comment = property_comment(folder, model.module, broken)
+    draft = translate(output)
+    text = about(folder / model.cfg)
+    found = _FINDS.search(text)
+    clauses = [*model.clauses, *_CLAUSE.findall(comment), "EC-1.1"]
+    note = (
+        f"The {len(output.trace)} states of the counterexample of {model.name}, whose model lacks "
+        f"{model.safeguard}: {broken} breaks. An implementation that has it survives them."
+    )
+    return _case(model.name, model, draft, clauses[0], found[1] if found else text, note)
+
+
+def translate(output: Output) -> Draft:
+    """The schedule of the behaviour that a run of TLC showed.
+
+    Raises:
+        NotExpressible: No translation knows the model, or a step of it.
+    """
+    moves = [(step.action, state_of(step)) for step in output.trace]
+    for needs, translation in _TRANSLATIONS:
+        if needs <= moves[0][1].keys():
+            return translation(moves)
+    raise NotExpressible("no translation knows this model's variables")
+
+
+def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: str) -> Made:
+    section = clause.removeprefix("EC-").partition(".")[0]
+    area = _AREA_OF_FAULT.get(model.fault) or _AREA_OF_SECTION.get(section, "read")
+    setup: dict[str, Any] = {"nodes": draft.nodes, "encodings": draft.encodings}
+    if draft.timers:
+        setup["timers"] = draft.timers
+    document = {
+        "id": name,
+        "clause": clause,
+        "area": area,
+        "title": title[:1].upper() + title[1:],
+        "tags": [*([model.fault] if model.fault else []), "model"],
+        "note": note,
+        "setup": setup,
+        "steps": draft.steps,
+    }
+    return Made(name, model, document)
+
+
+# ------------------------------------------------------------------- random walks
+def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
+    """A random behaviour: TLC stops at the state that an invariant made for it forbids."""
+    with tempfile.TemporaryDirectory(prefix="ec-walk-") as temporary:
+        place = Path(temporary)
+        for pattern in ("*.tla", "*.cfg"):
+            for path in folder.glob(pattern):
+                shutil.copyfile(path, place / path.name)
+        module = model.module.removesuffix(".tla")
+        (place / "Walk.tla").write_text(
+            "---- MODULE Walk ----\n"
+            f"EXTENDS {module}\n"
+            f'WalkEnds == TLCGet("level") < {WALK_STATES}\n'
+            "====\n",
+            encoding="utf-8",
+        )
+        text = (place / model.cfg).read_text(encoding="utf-8")
+        (place / "Walk.cfg").write_text(_only_walk(text), encoding="utf-8")
+        simulate = model.simulate
+        if simulate is None:
+            raise ScenarioError(f"{model.name} is no simulation")
+        job = Job(
+            folder=place,
+            module="Walk.tla",
+            cfg="Walk.cfg",
+            deadlock=False,
+            simulate=replace(simulate, traces=1, depth=WALK_STATES + 1, seed=seed),
+            short=True,
+            timeout=model.timeout,
+        )
+        output = runner.run(job).output
+    if not output.trace:
+        raise ScenarioError(f"{model.name}, seed {seed}: {output.kind}: {output.message}")
+    note = (
+        f"{len(output.trace)} states of a random walk of {model.name} with seed {seed}, in which "
+        "every safeguard is on."
+    )
+    title = f"A random walk of {module.removeprefix('MC')}, seed {seed}"
+    return _case(f"{model.name}-{seed}", model, translate(output), "EC-1.1", title, note)
+
+
+def _only_walk(text: str) -> str:
+    """The config with no other check than the end of the walk."""
+    lines, skipping = [], False
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] in ("INVARIANTS", "INVARIANT", "PROPERTIES", "PROPERTY"):
+            skipping = True
+        elif words and words[0].isupper() and not line.startswith(" "):
+            skipping = False
+        if not skipping:
+            lines.append(line)
+    return "\n".join([*lines, "INVARIANT WalkEnds", ""])
