@@ -121,16 +121,18 @@ def killed(
     return row
 
 
-def lost(decoder: Server, oracle: Oracle, params: Params, known: int) -> Row:
+def lost(decoder: Server, oracle: Oracle, number: int, params: Params, known: int) -> Row:
     """No media, and nobody left to ask: that request fails, no other, and no engine.
+
+    With the media put back, as the proxy does then, it is answered.
 
     Args:
         decoder: Judged.
         oracle: The right answers.
-        params: What a producer that is dead had announced.
+        number: A picture that the decoder has not seen.
+        params: What a producer that is dead had announced for it.
         known: A picture to ask for at the same time and afterwards.
     """
-    name = "encoding lost, media gone"
 
     def body(row: Row) -> None:
         engines = set(decoder.pids)
@@ -144,12 +146,14 @@ def lost(decoder: Server, oracle: Oracle, params: Params, known: int) -> Row:
         (usual,) = ask_all(decoder.url, each([known]))
         oracle.judge(row, each([known]), [usual])
         in_time(row, "failing it", answer.seconds, usual.seconds)
+        oracle.judge(row, each([number]), [ask(decoder.url, (number,), params=params)])
         row.expect(engines <= set(decoder.pids), "a process of the decoder is gone")
 
     before = decoder.events()
-    row = measured(name, decoder, body)
+    row = measured("encoding lost, media gone", decoder, body, lambda row: row.recomputed >= 1)
     failed = decoder.events()["requests_unavailable"] - before["requests_unavailable"]
     row.expect(failed == 1, f"{failed} requests were failed by the connector, not 1")
+    row.expect(row.recomputed == 1, "the media that was put back was not encoded")
     return row
 
 

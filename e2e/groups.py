@@ -174,10 +174,10 @@ class PeerToPeer(Group):
         self.add(scenarios.hostile(consumer, oracle, 0))
 
         late = faults.announce(first, [22, 23, 24])
-        (gone,) = faults.announce(first, [25]).values()
+        gone = faults.announce(first, [25])
         slow = faults.announce(first, [26])
         self.add(faults.killed(first, consumer, lean, oracle, range(12, 22), late))
-        self.add(faults.lost(consumer, oracle, gone, known=0))
+        self.add(faults.lost(consumer, oracle, *gone.popitem(), known=0))
 
         second = self._start_producer("producer-again", own_worker=True)
         ahead()
@@ -186,8 +186,7 @@ class PeerToPeer(Group):
         self.wait(again)
         asked = each(range(27, 31))
         self.add(scenarios.pull("restart on the same port", again, consumer, oracle, asked))
-        ((number, params),) = slow.items()
-        self.add(faults.slow_save(second, consumer, oracle, number, params))
+        self.add(faults.slow_save(second, consumer, oracle, *slow.popitem()))
         self.add(faults.frozen(second, consumer, oracle, range(31, 33)))
         self.add(scenarios.stopped([second, consumer], "SIGTERM to producer, consumer"))
 
@@ -219,33 +218,37 @@ class Guide(Group):
 }"""
 
     def prepare(self) -> None:
-        """The plain server, and the three commands."""
+        """The plain server and the first command; the others would take much memory."""
         self.bench.plain("qwen3vl")
-        env = {
-            "EC_CONNECTOR_REPLACE_BUILTIN": "1",
-            # Its default may be somebody else's on this host.
-            "VLLM_EC_SIDE_CHANNEL_PORT": str(free_port()),
+        self._usual: dict[str, Any] = {
+            "env": {
+                "EC_CONNECTOR_REPLACE_BUILTIN": "1",
+                # Its default may be somebody else's on this host.
+                "VLLM_EC_SIDE_CHANNEL_PORT": str(free_port()),
+            },
+            "prefix_caching": True,
         }
-        self._both = self.server("guide-both", "qwen3vl", said=self.local, env=env)
-        self._producer = self.server("guide-producer", "qwen3vl", said=self.producer, env=env)
-        self._consumer = self.server("guide-consumer", "qwen3vl", said=self.consumer, env=env)
+        self._both = self.server("guide-both", "qwen3vl", said=self.local, **self._usual)
 
     def scenarios(self, ahead: Ahead) -> None:
         """Local tier, pull, reload, stop."""
-        oracle = self.learn("qwen3vl", [*each(range(6)), (0, 1, 0)])
+        producer = self.server("guide-producer", "qwen3vl", said=self.producer, **self._usual)
+        consumer = self.server("guide-consumer", "qwen3vl", said=self.consumer, **self._usual)
+        wanted = each(range(6))
+        oracle = self.learn("qwen3vl", [*wanted, (0, 1, 0)])
+        self.bench.plain("qwen3vl").kill()
         self.wait(self._both)
         several = [(0, 1, 0)]
         self.add(scenarios.local_tier(self._both, oracle, "guide, local tier", several))
-        producer, consumer = self._producer, self._consumer
+        self.add(scenarios.stopped([self._both], "SIGTERM, guide's local tier"))
         self.wait(producer, consumer)
         proxy = self.proxy("guide-proxy", producer, consumer)
         self.wait(proxy)
-        wanted = each(range(6))
         self.add(
             scenarios.pull("guide, DeepStack, pull", proxy, consumer, oracle, wanted, patient=False)
         )
         self.add(scenarios.reload_pulled("guide, DeepStack, reload", consumer, oracle, range(4)))
-        self.add(scenarios.stopped([self._both, producer, consumer], "SIGTERM, guide's commands"))
+        self.add(scenarios.stopped([producer, consumer], "SIGTERM, guide's pair"))
         ahead()
 
 

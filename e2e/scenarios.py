@@ -36,7 +36,7 @@ def local_tier(
     def body(row: Row) -> None:
         oracle.judge(row, wanted, ask_all(server.url, wanted))
         server.events()  # the last save has landed
-        server.reset_encoder_cache()
+        server.forget()
         again = [*several, *wanted]
         oracle.judge(row, again, ask_all(server.url, again))
 
@@ -110,7 +110,7 @@ def reload_pulled(name: str, decoder: Server, oracle: Oracle, numbers: Sequence[
     wanted = each(numbers)
 
     def body(row: Row) -> None:
-        decoder.reset_encoder_cache()
+        decoder.forget()
         oracle.judge(row, wanted, ask_all(decoder.url, wanted))
 
     row = measured(name, decoder, body, lambda row: row.local >= len(wanted))

@@ -45,8 +45,6 @@ _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
 _PLATFORM: Final = (
     *("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "4"),
     *("--kv-cache-memory-bytes", str(64 << 20)),
-    # Otherwise a repeated request would need no encoding at all.
-    "--no-enable-prefix-caching",
 )
 
 
@@ -187,6 +185,8 @@ class Server(Process):
         max_model_len: Longest prompt and answer. Its own encoder cache holds so many rows
             or more, since one video may be as long.
         options: More options of the command line.
+        prefix_caching: Whether to leave it on, as it is by default. Without it every
+            request needs its encodings.
         own_worker: Give the engine's worker a process of its own, as it has on several
             GPUs. On one GPU, and otherwise here, it lives in the engine's process.
     """
@@ -201,6 +201,7 @@ class Server(Process):
         env: Mapping[str, str] | None = None,
         max_model_len: int = 512,
         options: Sequence[str] = (),
+        prefix_caching: bool = False,
         own_worker: bool = False,
     ) -> None:
         port = free_port()
@@ -217,6 +218,8 @@ class Server(Process):
         # Not more: the encoder cache would grow with it.
         command += ["--max-model-len", str(max_model_len)]
         command += ["--max-num-batched-tokens", str(max_model_len), *_PLATFORM, *options]
+        if not prefix_caching:
+            command.append("--no-enable-prefix-caching")
         super().__init__(name, command, env, folder / f"{name}.log", port)
 
     def events(self) -> Counter[str]:
@@ -267,11 +270,12 @@ class Server(Process):
             counters["/".join([family, *own])] += int(float(value))
         return counters
 
-    def reset_encoder_cache(self) -> None:
-        """Make it forget the encodings on its own device."""
-        request = urllib.request.Request(self.url + "/reset_encoder_cache", method="POST")
-        with urllib.request.urlopen(request, timeout=60):
-            pass
+    def forget(self) -> None:
+        """Make it forget the encodings on its own device, and the prompts behind them."""
+        for cache in ("prefix", "encoder"):
+            request = urllib.request.Request(f"{self.url}/reset_{cache}_cache", method="POST")
+            with urllib.request.urlopen(request, timeout=120):
+                pass
 
     def regions(self) -> set[str]:
         """Region files that its processes map."""
