@@ -30,6 +30,7 @@ from ec_protocol.conformance.cli import app as conformance
 from ec_protocol.errors import ECError
 from ec_protocol.explain.command import explain
 from ec_protocol.lifecycle import load_lifecycles
+from ec_protocol.mutants.cli import mutants
 from ec_protocol.scenarios.command import app as scenario
 from ec_protocol.tlc import diagrams, lifecycle_tla
 from ec_protocol.tlc.check import Report, pins, run_models
@@ -346,6 +347,7 @@ def _terminable() -> Iterator[None]:
 
 
 app.command()(explain)
+app.command()(mutants)
 app.add_typer(scenario)
 app.add_typer(conformance)
 

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ec-protocol mutants``: what notices a wrong table, and a wrong line of the core."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Annotated, NoReturn
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ec_protocol._files import checkout_dir, tla_dir
+from ec_protocol.errors import ECError
+from ec_protocol.mutants import core, source
+from ec_protocol.mutants.explained import (
+    Explanation,
+    load_explanations,
+    reason_for,
+    stale,
+    unknown_patterns,
+)
+from ec_protocol.mutants.forks import Outcome, run_trials
+from ec_protocol.mutants.models import (
+    EXPLAINED,
+    FAILED,
+    KILLED,
+    SURVIVED,
+    ModelJudge,
+    Result,
+    run_mutants,
+)
+from ec_protocol.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
+from ec_protocol.tlc.manifest import load_manifest
+
+_COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
+
+
+def mutants(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Ids, or patterns with *; else all of the tier."),
+    ] = None,
+    tier: Annotated[
+        str, typer.Option(help="pr: every guard, edge and effect once; full: everything.")
+    ] = "pr",
+    python: Annotated[
+        bool, typer.Option("--python", help="Ask the tests of the Python core, not TLC.")
+    ] = False,
+    sources: Annotated[
+        bool, typer.Option("--source", help="Mutate the core's source instead of the tables.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="How many mutants at once.")] = min(
+        2, os.cpu_count() or 1
+    ),
+    list_only: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
+) -> None:
+    """Change the tables, or the core, in one place at a time: something must notice."""
+    err = _console(stderr=True)
+    if tier not in ("pr", "full"):
+        _fail(f"--tier is pr or full, not {tier!r}", 2)
+    if sources:
+        _sources(names or [], jobs, as_json=as_json, list_only=list_only)
+        return
+    try:
+        chosen = _chosen(names or [], tier, python=python)
+        side = "core" if python else "models"
+        explanations = load_explanations(tla_dir())[side]
+        if list_only:
+            typer.echo("\n".join(mutant.id for mutant in chosen))
+            return
+        with _Live(err, len(chosen)) as live, _terminable():
+            results = _judged(chosen, python=python, jobs=jobs, done=live.finished)
+    except KeyboardInterrupt:
+        _fail("interrupted; every process was ended", 130)
+    except ECError as exc:
+        _stop(str(exc), as_json)
+    results = [_explained(result, explanations) for result in results]
+    old = unknown_patterns(explanations, all_mutants())
+    old += stale(explanations, chosen, [r.mutant for r in results if r.verdict == EXPLAINED])
+    for pattern in old:
+        err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
+    ok = not old and all(r.verdict in (KILLED, EXPLAINED) for r in results)
+    totals = Counter(result.verdict for result in results)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "ok": ok,
+                    "mutants": [result.as_json() for result in results],
+                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
+                    "stale": old,
+                },
+                indent=2,
+            )
+        )
+    else:
+        _console().print(_table(results), soft_wrap=False)
+    for result in results:
+        if result.verdict in (SURVIVED, FAILED):
+            said = f": {result.detail}" if result.detail else ""
+            err.print(f"[red]{result.verdict}[/red] {escape(result.mutant.id)}{escape(said)}")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _chosen(names: Sequence[str], tier: str, *, python: bool) -> list[Mutant]:
+    known = [m for m in all_mutants() if not python or core.applicable(m)]
+    if not names:
+        return [m for m in known if tier == "full" or m.operator in QUICK]
+    for name in names:
+        if not any(fnmatchcase(m.id, name) for m in known):
+            near = difflib.get_close_matches(name, [m.id for m in known], n=1)
+            hint = f"did you mean {near[0]}?" if near else "--list shows all"
+            _fail(f"no mutant is called {name!r}; {hint}", 2)
+    return [m for m in known if any(fnmatchcase(m.id, name) for name in names)]
+
+
+def _judged(
+    chosen: Sequence[Mutant], *, python: bool, jobs: int, done: Callable[[Result], None]
+) -> list[Result]:
+    if python:
+        root = checkout_dir()
+        if root is None:
+            raise ECError("--python needs a source checkout with its tests")
+        return core.run_core(chosen, root, jobs=jobs, done=done)
+    judge = ModelJudge(load_manifest(tla_dir()))
+    judge.prepare(chosen)
+    return run_mutants(chosen, judge, jobs=jobs, done=done)
+
+
+def _explained(result: Result, explanations: Sequence[Explanation]) -> Result:
+    if result.verdict == SURVIVED and (why := reason_for(explanations, result.mutant)):
+        return replace(result, verdict=EXPLAINED, detail=why)
+    return result
+
+
+def _table(results: Sequence[Result]) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("table", "operator"):
+        table.add_column(name)
+    for name in (KILLED, EXPLAINED, SURVIVED, FAILED):
+        table.add_column(name, justify="right")
+    table.add_column("killed most by", overflow="fold")
+    groups = dict.fromkeys((r.mutant.lifecycle, r.mutant.operator) for r in results)
+    for lifecycle, operator in sorted(groups, key=lambda g: (g[0], list(OPERATORS).index(g[1]))):
+        rows = [
+            r for r in results if (r.mutant.lifecycle, r.mutant.operator) == (lifecycle, operator)
+        ]
+        counts = Counter(r.verdict for r in rows)
+        killers = Counter((r.killed_by or "").split(",")[0] for r in rows if r.killed_by)
+        table.add_row(
+            lifecycle,
+            operator,
+            *(
+                f"[{_COLORS[v]}]{counts[v]}[/{_COLORS[v]}]" if counts[v] else ""
+                for v in (KILLED, EXPLAINED, SURVIVED, FAILED)
+            ),
+            escape(", ".join(f"{name} {n}" for name, n in killers.most_common(3))),
+        )
+    totals = Counter(r.verdict for r in results)
+    table.caption = (
+        f"{len(results)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
+        f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
+    )
+    return table
+
+
+# --------------------------------------------------------------------- the source
+def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool) -> None:
+    """Report on mutants of the core's source: a list to think about, not a gate."""
+    root = checkout_dir()
+    if root is None:
+        _fail("--source needs a source checkout with its tests", 2)
+    try:
+        modules = list(dict.fromkeys(name.partition(":")[0] for name in names)) or list(
+            source.FILES
+        )
+        found = [m for module in modules for m in source.source_mutants(module)]
+        wanted = [name for name in names if ":" in name]
+        found = [m for m in found if not wanted or any(fnmatchcase(m.id, n) for n in wanted)]
+        if list_only:
+            typer.echo("\n".join(mutant.id for mutant in found))
+            return
+        trials = [mutant.trial() for mutant in found]
+        with _Live(_console(stderr=True), len(trials)) as live, _terminable():
+            outcomes = run_trials(
+                trials, root, parallel=jobs, done=lambda index, outcome: live.step()
+            )
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except ECError as exc:
+        _stop(str(exc), as_json)
+    alive = [m for index, m in enumerate(found) if outcomes[index].killed_by is None]
+    if as_json:
+        rows = [_source_row(m, outcomes[index]) for index, m in enumerate(found)]
+        totals = {KILLED: len(found) - len(alive), SURVIVED: len(alive)}
+        typer.echo(json.dumps({"ok": True, "mutants": rows, "totals": totals}, indent=2))
+        return
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("file")
+    for name in ("mutants", KILLED, SURVIVED):
+        table.add_column(name, justify="right")
+    for module in modules:
+        total = sum(m.module == module for m in found)
+        left = sum(m.module == module for m in alive)
+        table.add_row(f"{module}.py", str(total), str(total - left), str(left))
+    _console().print(table)
+    for mutant in alive:
+        _console().print(f"survived {escape(mutant.id)}")
+
+
+def _source_row(mutant: source.SourceMutant, outcome: Outcome) -> dict[str, object]:
+    return {
+        "id": mutant.id,
+        "file": f"{mutant.module}.py",
+        "line": mutant.line,
+        "change": mutant.change,
+        "verdict": KILLED if outcome.killed_by else SURVIVED,
+        "killed_by": outcome.killed_by,
+        "seconds": round(outcome.seconds, 2),
+    }
+
+
+# ------------------------------------------------------------------------ display
+class _Live:
+    """A progress bar on a terminal; elsewhere a line per ten mutants."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("mutants", total=total)
+
+    def __enter__(self) -> _Live:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def finished(self, result: Result) -> None:
+        self.step(result.mutant.id)
+
+    def step(self, name: str = "mutants") -> None:
+        with self._lock:
+            self._done += 1
+            self._progress.update(self._task, advance=1, description=escape(name)[:50])
+            if not self._console.is_terminal and (
+                self._done % 10 == 0 or self._done == self._total
+            ):
+                self._console.print(f"{self._done}/{self._total}")
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that a cancelled CI job leaves no Java behind."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+def _fail(message: str, status: int = 1) -> NoReturn:
+    _console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
+    raise typer.Exit(status)
+
+
+def _stop(message: str, as_json: bool) -> NoReturn:
+    """End without a single result; a reader of the JSON still gets its object."""
+    if as_json:
+        typer.echo(json.dumps({"ok": False, "mutants": [], "totals": {}}, indent=2))
+    _fail(message)

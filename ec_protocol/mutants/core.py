@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives each mutant of a table to the Python core and runs the core's tests.
+
+The dispatcher that the core moves objects by is compiled from the tables, so a
+mutant of a table is put into the dispatcher in place, the way the loader would have
+made it. Tests that compare the dispatcher with the tables are left out: what is asked
+is whether somebody who only sees what the core *does* would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ec_protocol.dispatch import DISPATCH, Dispatcher
+from ec_protocol.lifecycle import Lifecycle
+from ec_protocol.machines import build_machine
+from ec_protocol.mutants.forks import Outcome, Trial, run_trials
+from ec_protocol.mutants.models import KILLED, SURVIVED, Result
+from ec_protocol.mutants.operators import ACTIONS, Mutant
+
+#: Tables that the core's own classes move by. The region is moved by `ec_connector`,
+#: in other processes, and its state is a word in a file.
+TABLES: Final = ("entry", "read", "grant", "copy", "peer", ACTIONS)
+
+#: Which tests are the likeliest to notice, by table.
+_FIRST: Final[Mapping[str, tuple[str, ...]]] = {
+    "entry": ("test_tier.py", "test_copies.py", "test_consumer_reads.py"),
+    "read": ("test_consumer_reads.py", "test_consumer_acks.py", "test_consumer.py"),
+    "grant": ("test_producer.py",),
+    "copy": ("test_copies.py",),
+    "peer": ("test_peers.py", "test_consumer_peers.py"),
+    ACTIONS: ("test_actions.py",),
+}
+
+
+def applicable(mutant: Mutant) -> bool:
+    """Whether the core reads what the mutant changes.
+
+    It does not read the ``terminal`` list: a last state is one without edges.
+    """
+    return mutant.lifecycle in TABLES and mutant.operator != "terminal"
+
+
+def apply_table(table: Lifecycle) -> None:
+    """Make the running core move by this table; for a forked process only."""
+    target = DISPATCH[table.name]
+    source = Dispatcher(table, build_machine(table))
+    for slot in Dispatcher.__slots__:
+        setattr(target, slot, getattr(source, slot))
+
+
+def _apply_actions(mutant: Mutant) -> None:
+    from ec_protocol import trace
+
+    actions = mutant.actions
+    trace.load_actions = lambda: actions  # type: ignore[attr-defined]
+
+
+def _change(mutant: Mutant) -> Callable[[], None]:
+    if mutant.table is None:
+        return partial(_apply_actions, mutant)
+    return partial(apply_table, mutant.table)
+
+
+def run_core(
+    mutants: Sequence[Mutant],
+    root: Path,
+    *,
+    jobs: int,
+    done: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """Judge mutants by the core's tests.
+
+    Args:
+        mutants: What to run; all of them ``applicable``.
+        root: The checkout.
+        jobs: How many at once.
+        done: Told of each result.
+
+    Returns:
+        The results in the order of ``mutants``.
+
+    Raises:
+        ECError: The tests cannot be run, or fail without any change.
+    """
+    trials = [Trial(m.id, _change(m), _FIRST[m.lifecycle]) for m in mutants]
+
+    def result(index: int, outcome: Outcome) -> Result:
+        killed = outcome.killed_by
+        name = killed.partition("::")[2] or killed if killed else None
+        file = Path(killed.partition("::")[0]).name if killed else None
+        verdict = SURVIVED if killed is None else KILLED
+        return Result(mutants[index], verdict, name, file, outcome.seconds)
+
+    outcomes = run_trials(
+        trials, root, parallel=jobs, done=lambda index, outcome: done(result(index, outcome))
+    )
+    return [result(index, outcomes[index]) for index in range(len(mutants))]

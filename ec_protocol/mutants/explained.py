@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tla/mutants.json``: mutants that nothing can notice, each with its reason.
+
+The file is ``{"version": 1, "models": [...], "core": [...]}``; both lists hold
+``{"reason": "...", "mutants": ["pattern", ...]}``. ``models`` is about the TLA+
+models, ``core`` about the Python core. A pattern is a mutant's id, or one with ``*``
+for any text. An entry that explains no surviving mutant is stale and an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ec_protocol.errors import ECError
+from ec_protocol.mutants.operators import Mutant
+
+FILE_NAME: Final = "mutants.json"
+VERSION: Final = 1
+
+Side = Literal["models", "core"]
+SIDES: Final[tuple[Side, ...]] = ("models", "core")
+
+
+class ExplanationError(ECError):
+    """The file cannot be used; the message names the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why some mutants behave like the table itself."""
+
+    reason: str
+    patterns: tuple[str, ...]
+
+    def covers(self, mutant: Mutant) -> bool:
+        """Whether the reason is given for this mutant."""
+        return any(fnmatchcase(mutant.id, pattern) for pattern in self.patterns)
+
+
+def load_explanations(folder: Path) -> Mapping[Side, tuple[Explanation, ...]]:
+    """Read the file of a folder.
+
+    Raises:
+        ExplanationError: It is missing, no JSON, or an entry is malformed.
+    """
+    path = folder / FILE_NAME
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise ExplanationError(f"{FILE_NAME} is missing: expected it at {path}") from exc
+    except json.JSONDecodeError as exc:
+        raise ExplanationError(f"{path}: no JSON: {exc}") from exc
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise ExplanationError(f'{path}: expected {{"version": {VERSION}, ...}}')
+    if sorted(document) != sorted(["version", *SIDES]):
+        raise ExplanationError(f"{path}: expected version, {' and '.join(SIDES)}, nothing else")
+    return {side: tuple(_entry(path, side, raw) for raw in document[side]) for side in SIDES}
+
+
+def _entry(path: Path, side: str, raw: Any) -> Explanation:
+    if not isinstance(raw, dict) or sorted(raw) != ["mutants", "reason"]:
+        raise ExplanationError(f"{path}: {side}: each entry has reason and mutants, not {raw!r}")
+    reason, patterns = raw["reason"], raw["mutants"]
+    if not isinstance(reason, str) or len(reason.split()) < 4:
+        raise ExplanationError(f"{path}: {side}: a reason is a sentence, not {reason!r}")
+    if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
+        raise ExplanationError(f"{path}: {side}: mutants is a list of ids, not {patterns!r}")
+    return Explanation(reason, tuple(patterns))
+
+
+def unknown_patterns(explanations: Iterable[Explanation], mutants: Iterable[Mutant]) -> list[str]:
+    """Patterns that are no mutant's id any more."""
+    ids = [mutant.id for mutant in mutants]
+    return [
+        pattern
+        for explanation in explanations
+        for pattern in explanation.patterns
+        if not any(fnmatchcase(known, pattern) for known in ids)
+    ]
+
+
+def reason_for(explanations: Iterable[Explanation], mutant: Mutant) -> str | None:
+    """Why nothing can notice this mutant; ``None`` if no reason is given."""
+    for explanation in explanations:
+        if explanation.covers(mutant):
+            return explanation.reason
+    return None
+
+
+def stale(
+    explanations: Iterable[Explanation], tried: Iterable[Mutant], alive: Iterable[Mutant]
+) -> list[str]:
+    """Patterns whose mutants were all tried and none of which survived.
+
+    Args:
+        explanations: Of one side.
+        tried: The mutants of this run.
+        alive: Those that nothing noticed.
+    """
+    tried, alive = list(tried), list(alive)
+    return [
+        pattern
+        for explanation in explanations
+        for pattern in explanation.patterns
+        if any(fnmatchcase(m.id, pattern) for m in tried)
+        and not any(fnmatchcase(m.id, pattern) for m in alive)
+    ]
