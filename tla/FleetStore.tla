@@ -68,7 +68,8 @@ NoReuseUnderDMAInv ==
 \* free, servable, or can be given up.
 ConservedInv ==
     \A x \in Nodes, b \in Blocks :
-        /\ blk[x][b].st \in {"quarantined", "retired"} => \E a \in Attempts : Tied(a, x, b)
+        /\ \A st \in {"quarantined", "retired"} :
+             blk[x][b].st = st => \E a \in Attempts : Tied(a, x, b) /\ att[a].st = st
         /\ Busy(x, b) => blk[x][b].st \in {"allocated", "saving", "quarantined"}
 
 Grants(x, b) ==

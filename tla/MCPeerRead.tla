@@ -17,6 +17,15 @@ OneObject == read[MaxAttempts] \in {"absent", "requested"}
 \* the lease.
 QuickReads == (\E a \in Attempts : read[a] = "reading") => fence' = fence /\ lease' = lease
 
+\* Each lacks one fairness: a timer that never runs out, an engine that never
+\* comes back to what is over.
+NoTickSpec        == Spec /\ FairnessBut("Tick")
+NoAckTimeoutSpec  == Spec /\ FairnessBut("AckTimeout")
+NoPostSpec        == Spec /\ FairnessBut("PostRead")
+NoReadTimeoutSpec == Spec /\ FairnessBut("ReadTimeout")
+NoRetireSpec      == Spec /\ FairnessBut("Retire")
+NoSettleSpec      == Spec /\ FairnessBut("Settle")
+
 -----------------------------------------------------------------------------
 \* What must be reachable, or the invariants would hold of nothing. Each of
 \* these is to be violated.
