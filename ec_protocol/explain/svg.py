@@ -290,13 +290,20 @@ class _Drawing:
         if ends is None:
             return
         x1, y1, x2, y2 = ends
+        label = arrow.label + (" (not received)" if arrow.end is None else "")
         # Where the line is steep the label stands near its beginning.
         at = 0.5 if abs(y2 - y1) < 60 else 0.3
         x, y = x1 + (x2 - x1) * at, y1 + (y2 - y1) * at
-        label = arrow.label + (" (not received)" if arrow.end is None else "")
+        anchor = ""
+        if arrow.start == arrow.end and abs(x2 - x1) < len(label) * 6.4:
+            # A short one: the label begins at the box and runs over the line's other end.
+            at_box = self.story.steps[arrow.start].lane == arrow.source
+            x, side = (x1, x2 - x1) if at_box else (x2, x1 - x2)
+            x += 4.0 if side > 0 else -4.0
+            anchor = f' style="text-anchor:{"start" if side > 0 else "end"}"'
         self._out.append(
             f'<text class="arrow-text {arrow.kind}" data-i="{arrow.start}" x="{x:.1f}" '
-            f'y="{y - 6:.1f}">{_text(label)}</text>'
+            f'y="{y - 6:.1f}"{anchor}>{_text(label)}</text>'
         )
 
     def _loop(self) -> None:
