@@ -75,6 +75,17 @@ class Result:
     where: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def requirement(self) -> str:
+        """The text of what was broken, or of what the case tests."""
+        own = self.clause == self.case.clause
+        return self.case.requirement if own else clauses().get(self.clause, "")
+
+    @property
+    def file_name(self) -> str:
+        """The case's id as a file name."""
+        return "".join(c if c.isalnum() or c in "-._" else "-" for c in self.case.id)
+
     def row(self) -> dict[str, Any]:
         """The result as ``conformance run --json`` has it."""
         return {
@@ -200,7 +211,7 @@ def save_history(result: Result, adapter: str, path: Path) -> None:
         "version": HISTORY_VERSION,
         "adapter": adapter,
         "case": msgspec.to_builtins(result.case),
-        "requirement": clauses().get(result.clause, ""),
+        "requirement": result.requirement,
         "result": {
             **result.row(),
             "expected": result.expected,

@@ -118,7 +118,7 @@ def run(
             if result.verdict in (Verdict.FAILED, Verdict.NON_STRICT):
                 _print_failure(progress.console, result)
                 if histories is not None:
-                    save_history(result, name, histories / f"{file_name(result)}.json")
+                    save_history(result, name, histories / f"{result.file_name}.json")
     if junit is not None or html is not None:
         from ec_protocol.conformance import reports
 
@@ -172,18 +172,13 @@ def quiet_implementation() -> Iterator[None]:
         logging.disable(before)
 
 
-def file_name(result: Result) -> str:
-    """The case's id as a file name."""
-    return "".join(c if c.isalnum() or c in "-._" else "-" for c in result.case.id)
-
-
 def _print_failure(console: Console, result: Result) -> None:
     case = result.case
     console.print(
         f"[{_STYLE[result.verdict]}]{result.verdict}[/] {escape(case.id)} {escape(case.title)}"
     )
     if result.clause:
-        console.print(f"    {result.clause}: {escape(case.requirement)}", style="dim")
+        console.print(f"    {result.clause}: {escape(result.requirement)}", style="dim")
     console.print(f"    {escape(result.detail)}")
 
 

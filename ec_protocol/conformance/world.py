@@ -346,7 +346,7 @@ class World:
         spans = tuple((int(offset), int(size)) for offset, size in raw["spans"])
         if sum(size for _, size in spans) != self.nbytes(mm_hash):
             raise CheckFailed(
-                f"{kind} of {self.nbytes(mm_hash)} bytes of {mm_hash}", f"{spans}", clause="EC-2.1"
+                f"{kind} of {self.nbytes(mm_hash)} bytes of {mm_hash}", f"{spans}", clause="EC-2.2"
             )
         name = f"{kind} {mm_hash}"
         number = 2
