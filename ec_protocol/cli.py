@@ -45,6 +45,7 @@ from ec_protocol.tlc.manifest import (
 )
 from ec_protocol.tlc.output import INITIAL
 from ec_protocol.tlc.values import change
+from ec_protocol.tracecheck.cli import app as trace
 
 app = typer.Typer(
     name="ec-protocol",
@@ -350,6 +351,7 @@ app.command()(explain)
 app.command()(mutants)
 app.add_typer(scenario)
 app.add_typer(conformance)
+app.add_typer(trace)
 
 
 def main() -> None:

@@ -19,6 +19,18 @@ _FIRED: Final = {"lifecycle", "id", "event", "guards", "from", "to"}
 _IDS: Final = ("copy", "grant", "attempt", "peer", "entry")
 
 
+class RecordError(TraceError):
+    """A record that no trace can have.
+
+    Attributes:
+        number: Which one of the run, from 1.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 @dataclass(frozen=True, slots=True)
 class Fired:
     """One lifecycle event that a record tells."""
@@ -92,8 +104,9 @@ def load_run(path: str | Path) -> Run:
     """Read a trace file, or all those of a folder as the processes of one run.
 
     Raises:
-        TraceError: Nothing to read, no trace, a damaged line, a field that no record
-            has, or not one record. The message names file and line.
+        RecordError: A damaged line, or a field that no record has; the message names
+            file and line.
+        TraceError: Nothing to read, no trace, or not one record.
     """
     path = Path(path)
     if path.is_dir():
@@ -118,13 +131,25 @@ def make_run(name: str, sources: Iterable[tuple[str, Iterable[Mapping[str, Any]]
     run = Run(name)
     for number, (file, raw) in enumerate(sources):
         names = _Names(run, number)
-        stream = []
-        for line, item in enumerate(raw, 2):
+        stream: list[Record] = []
+        run.streams.append(stream)
+        items = iter(raw)
+        while True:
+            # Line 1 is the header.
+            line = len(stream) + 2
+            try:
+                item = next(items, None)
+            except TraceError as exc:
+                if stream:
+                    raise RecordError(str(exc), run.records + 1) from None
+                raise
+            if item is None:
+                break
             try:
                 stream.append(_record(item, file, line, names, run))
             except TraceError as exc:
-                raise TraceError(f"{file}, line {line}: {exc}") from None
-        run.streams.append(stream)
+                number = run.records + 1
+                raise RecordError(f"{file}, line {line}: {exc}", number) from None
     if not run.records:
         raise TraceError(f"{name}: an empty trace proves nothing: not one record")
     return run

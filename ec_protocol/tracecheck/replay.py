@@ -10,6 +10,7 @@ the check itself went wrong, and is an error.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from ec_protocol.tracecheck.tla import CONFIG, Mutant, module
 _DATA: Final = "TraceData"
 #: Beyond so many records in one start a Java that starts slowly is the quicker one.
 _SHORT: Final = 3_000
+_INTERVAL: Final = re.compile(r'"[^"]*"|(?P<first>-?\d+)\.\.(?P<last>-?\d+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _results(tasks: Sequence[Task], printed: Iterable[tuple[Any, ...]]) -> list[
             )
     results = []
     for number, (run, log, mutants) in enumerate(tasks, 1):
-        verdicts = []
+        verdicts: list[Verdict] = []
         for index in range(len(mutants) + 1):
             key = (number, index)
             base = verdicts[0] if index else None
@@ -137,14 +139,22 @@ def _results(tasks: Sequence[Task], printed: Iterable[tuple[Any, ...]]) -> list[
     return results
 
 
+def _interval(match: re.Match[str]) -> str:
+    """TLC prints a set of neighbouring numbers as ``0..3``; strings stay as they are."""
+    if match["first"] is None:
+        return match[0]
+    numbers = range(int(match["first"]), min(int(match["last"]), int(match["first"]) + 63) + 1)
+    return "{" + ", ".join(map(str, numbers)) + "}"
+
+
 def _printed(lines: Iterable[str]) -> Iterator[tuple[Any, ...]]:
     """The marked values among the lines; TLC breaks long ones into several."""
     pending = ""
     for line in lines:
         start = line.lstrip()
-        if not pending and not (start.startswith('<<"@') or start.startswith('<< "@')):
+        if not pending and not start.startswith(('<<"@', '<< "@')):
             continue
         pending += line + "\n"
         if pending.count("<<") == pending.count(">>"):
-            yield parse(pending)
+            yield parse(_INTERVAL.sub(_interval, pending))
             pending = ""
