@@ -71,15 +71,17 @@ FreeBlock == [st |-> "freed", name |-> Nobody, bytes |-> Torn, pins |-> 0, hold 
 
 \* st: "none"; "requested", "granted", "reading", "quarantined" as in the table;
 \* "retired"; "done" and "nothing" are settled; "dead" when its process is.
-\* src is the process, and at its block, whose bytes the READ copies. result
-\* is what it delivers when it ends, Nobody if it cannot.
+\* src is the process, and at its block, whose bytes the READ copies, by the
+\* grant of attempt via (its own, unless attempts share a name). result is what
+\* it delivers when it ends, Nobody if it cannot.
 NoAttempt ==
     [st |-> "none", con |-> Nobody, pro |-> Nobody, name |-> Nobody, to |-> NoBlock,
-     open |-> FALSE, src |-> 0, at |-> NoBlock, dma |-> "none", result |-> Nobody]
+     open |-> FALSE, src |-> 0, at |-> NoBlock, via |-> 0, dma |-> "none", result |-> Nobody]
 
 \* The OK ack is under way, for ever, once st is not "none". note: the notice
-\* of this attempt is under way to that process.
-NoGrant == [st |-> "none", at |-> NoBlock, note |-> FALSE]
+\* of this grant is under way to that process. taken: an old consumer, which
+\* cannot tell its attempts apart, has had the ack; the network repeats none.
+NoGrant == [st |-> "none", at |-> NoBlock, note |-> FALSE, taken |-> FALSE]
 
 Servable(x, b) == blk[x][b].st \in {"ready", "pinned"}
 Indexed(x, b)  == blk[x][b].st \notin {"freed", "quarantined", "retired"}
@@ -200,18 +202,21 @@ Alias(o, a) ==
 
 \* The notice of a goes to process i, if that is still there.
 Noted(a, i) == [gr EXCEPT ![a][i].note = @ \/ i = inc[att[a].pro]]
-Ended(r, st) == [r EXCEPT !.st = st, !.open = FALSE, !.src = 0, !.at = NoBlock]
+Taken(grants, a, i) == [grants EXCEPT ![a][i].taken = Old(a)]
+Ended(r, st) == [r EXCEPT !.st = st, !.open = FALSE, !.src = 0, !.at = NoBlock, !.via = 0]
 
 \* An ack of process i, for a; with the fence closed its grant goes back.
 AckOk(a, o, i) ==
     /\ att[a].st = "requested"
     /\ o = a \/ Alias(o, a)
     /\ gr[o][i].st # "none"
+    /\ ~gr[o][i].taken
     /\ IF att[a].open \/ ~Fence \/ Old(a)
-         THEN /\ att' = [att EXCEPT ![a].st = "granted", ![a].src = i, ![a].at = gr[o][i].at]
-              /\ UNCHANGED gr
+         THEN /\ att' = [att EXCEPT ![a].st = "granted", ![a].src = i, ![a].at = gr[o][i].at,
+                                  ![a].via = o]
+              /\ gr' = Taken(gr, o, i)
          ELSE /\ att' = [att EXCEPT ![a] = Ended(@, "nothing")]
-              /\ gr' = Noted(a, i)
+              /\ gr' = Noted(o, i)
     /\ UNCHANGED <<inc, blk>>
 
 \* AckRetry, AckRefused, AckTimeout, PeerLost, Abort, PostFailed and the closed
@@ -220,16 +225,16 @@ GiveUp(a) ==
     /\ att[a].st \in {"requested", "granted"}
     /\ att' = [att EXCEPT ![a] = Ended(@, "nothing")]
     /\ \/ UNCHANGED gr
-       \/ att[a].src # 0 /\ gr' = Noted(a, att[a].src)
+       \/ att[a].src # 0 /\ gr' = Noted(att[a].via, att[a].src)
     /\ UNCHANGED <<inc, blk>>
 
 \* An ack that nobody waits for: its grant goes back.
 DropAck(a, i) ==
     /\ gr[a][i].st = "granted"
-    /\ ~gr[a][i].note
+    /\ ~gr[a][i].note /\ ~gr[a][i].taken
     /\ \/ att[a].st \in {"done", "nothing", "quarantined", "retired"}
        \/ att[a].st \in {"granted", "reading"} /\ att[a].src # i
-    /\ gr' = Noted(a, i)
+    /\ gr' = Taken(Noted(a, i), a, i)
     /\ UNCHANGED <<inc, blk, att>>
 
 \* Without OwnMetadata the READ goes to whoever is there now.
@@ -245,7 +250,7 @@ PostRead(a) ==
     /\ blk' = [blk EXCEPT ![att[a].con][att[a].to].st = "saving"]
     /\ UNCHANGED <<inc, gr>>
 
-Still(r) == [r EXCEPT !.dma = "none", !.result = Nobody, !.src = 0, !.at = NoBlock]
+Still(r) == [r EXCEPT !.dma = "none", !.result = Nobody, !.src = 0, !.at = NoBlock, !.via = 0]
 
 \* In time the entry is ready, too late its block can be used again.
 ReadDone(a) ==
@@ -292,8 +297,8 @@ DmaFinish(a) ==
     /\ att[a].result # Nobody
     /\ LET r == att[a]
            done == [att EXCEPT ![a].dma = IF r.st = "dead" THEN "none" ELSE "completed",
-                               ![a].result = Nobody, ![a].src = 0, ![a].at = NoBlock]
-       IN  /\ gr' = Noted(a, r.src)
+                               ![a].result = Nobody, ![a].src = 0, ![a].at = NoBlock, ![a].via = 0]
+       IN  /\ gr' = Noted(r.via, r.src)
            /\ IF r.to = NoBlock \/ blk[r.con][r.to].st \notin {"saving", "ready", "pinned"}
                 THEN att' = done /\ UNCHANGED blk
                 ELSE /\ blk' = [blk EXCEPT ![r.con][r.to].bytes = r.result]
@@ -304,7 +309,7 @@ DmaFinish(a) ==
 DmaStop(a) ==
     /\ Moving(a)
     /\ att' = [att EXCEPT ![a].dma = IF att[a].st = "dead" THEN "none" ELSE "stopped",
-                          ![a].result = Nobody, ![a].src = 0, ![a].at = NoBlock]
+                          ![a].result = Nobody, ![a].src = 0, ![a].at = NoBlock, ![a].via = 0]
     /\ UNCHANGED <<inc, blk, gr>>
 
 -----------------------------------------------------------------------------

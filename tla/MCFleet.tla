@@ -28,7 +28,8 @@ SeenGrant(a, i) ==
     IN  IF att[a].st = "none" \/ (i < now /\ att[a].st # "requested") THEN NoGrant
         ELSE [st |-> IF g.st \in {"completed", "expired"} /\ ~Loose(a) THEN "over" ELSE g.st,
               at |-> IF g.st = "granted" \/ att[a].st = "requested" THEN g.at ELSE NoBlock,
-              note |-> g.note /\ i = now /\ (g.st = "granted" \/ Loose(a))]
+              note |-> g.note /\ i = now /\ (g.st = "granted" \/ Loose(a)),
+              taken |-> g.taken]
 
 Settled(a) == att[a].st \in {"done", "nothing", "dead"} /\ ~Moving(a)
 Gone(a) ==
