@@ -41,6 +41,7 @@ from ec_protocol.tlc.manifest import (
     Model,
     load_manifest,
     problems,
+    with_seed,
     write_pins,
 )
 from ec_protocol.tlc.output import INITIAL
@@ -154,6 +155,10 @@ def check(
     update_manifest: Annotated[
         bool, typer.Option("--update-manifest", help="Write changed state counts as new pins.")
     ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="For random walks, instead of the manifest's; it is printed."),
+    ] = None,
 ) -> None:
     """Run the TLA+ models and compare every result with the manifest."""
     err = _console(stderr=True)
@@ -163,7 +168,7 @@ def check(
     except (ManifestError, FileNotFoundError) as exc:
         _stop(str(exc), as_json)
     try:
-        models = manifest.select(asked, tier.value)
+        models = with_seed(manifest.select(asked, tier.value), seed)
     except ManifestError as exc:
         _fail(str(exc), 2)
     sound = _print_problems(err, manifest, models, everything=not asked)
@@ -329,8 +334,16 @@ class _Live:
         mark = "[green]ok[/green]  " if report.ok else "[red]FAIL[/red]"
         self._console.print(
             f"{mark} {self._done:>2}/{self._total} {escape(report.model.name)}: "
-            f"{escape(report.result)} in {report.seconds:.1f} s"
+            f"{escape(report.result)} in {report.seconds:.1f} s{_walks(report.model)}"
         )
+
+
+def _walks(model: Model) -> str:
+    """What one needs to take the same random walks again."""
+    if model.simulate is None:
+        return ""
+    walks = model.simulate
+    return f" ({walks.traces} walks of up to {walks.depth} steps, --seed {walks.seed})"
 
 
 @contextlib.contextmanager

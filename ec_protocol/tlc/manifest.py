@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -97,6 +97,16 @@ class Manifest:
                 )
                 raise ManifestError(f"no model is called {name!r}; {hint}")
         return tuple(by_name[name] for name in dict.fromkeys(names))
+
+
+def with_seed(models: Sequence[Model], seed: int | None) -> tuple[Model, ...]:
+    """The models, with this seed for those that walk at random; None changes nothing."""
+    if seed is None:
+        return tuple(models)
+    return tuple(
+        replace(model, simulate=replace(model.simulate, seed=seed)) if model.simulate else model
+        for model in models
+    )
 
 
 def load_manifest(folder: Path) -> Manifest:

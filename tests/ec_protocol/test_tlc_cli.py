@@ -79,6 +79,15 @@ def test_show_of_an_expected_violation(folder):
     assert done.stdout.count("x = 0") == 1
 
 
+@pytest.mark.parametrize(("options", "seed"), [((), 1), (("--seed", "77"), 77)])
+def test_random_walks_print_their_seed(folder, options, seed):
+    done = RUN.invoke(cli.app, ["check", "simulation", "ok", *options])
+    assert done.exit_code == 0, done.stderr
+    assert f"(5 walks of up to 20 steps, --seed {seed})" in done.stderr
+    assert done.stderr.count("walks") == 1
+    assert load_manifest(folder).select(["simulation"], "pr")[0].simulate.seed == 1
+
+
 def test_unknown_model(folder):
     done = RUN.invoke(cli.app, ["check", "invarient"])
     assert done.exit_code == 2

@@ -131,6 +131,14 @@ def test_selection(folder):
         manifest.select(["zzz"], "pr")
 
 
+def test_new_pins_keep_what_was_edited_meanwhile(folder):
+    loaded = load_manifest(folder)
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 5'))
+    write_pins(loaded, {"pins": {"distinct_states": 6}})
+    assert '"seed": 5' in path.read_text()
+
+
 def test_new_pins_change_nothing_else(folder):
     before = (folder / "manifest.json").read_text()
     write_pins(load_manifest(folder), {"pins": {"distinct_states": 6}})
