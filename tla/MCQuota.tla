@@ -16,4 +16,11 @@ ReachShared == ~\E g, h \in Open : what[g] = what[h] /\ who[g] # who[h]
 
 \* Everything that may be granted is, and the engine wants room besides.
 ReachFull == ~(Blocks(Granted) = GrantQuota /\ want # None)
+
+\* A producer that marks entries as it likes, to show that the invariants look.
+Rogue(e) ==
+    /\ \E st \in {"pinned", "stale"} : est[e] = "ready" /\ est' = [est EXCEPT ![e] = st]
+    /\ UNCHANGED <<gst, who, what, want>>
+
+RogueSpec == Init /\ [][Next \/ \E e \in Enc : Rogue(e)]_vars
 =============================================================================
