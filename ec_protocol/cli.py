@@ -33,7 +33,7 @@ from ec_protocol.lifecycle import load_lifecycles
 from ec_protocol.mutants.cli import mutants
 from ec_protocol.scenarios.command import app as scenario
 from ec_protocol.tlc import diagrams, lifecycle_tla
-from ec_protocol.tlc.check import Report, pins, run_models
+from ec_protocol.tlc.check import Report, pins, run_models, steps
 from ec_protocol.tlc.graph import parse_fired
 from ec_protocol.tlc.manifest import (
     Manifest,
@@ -179,12 +179,13 @@ def check(
         _fail("interrupted; every TLC process was killed", 130)
     except ECError as exc:
         _stop(str(exc), as_json)
-    if update_manifest and (new := pins(reports)):
+    if update_manifest and (new := {**pins(reports), **steps(reports)}):
         try:
             write_pins(manifest, new)
         except ManifestError as exc:
             _fail(str(exc))
-        err.print(f"new pins for {escape(', '.join(new))}: run the check again")
+        if pins(reports):
+            err.print(f"new pins for {escape(', '.join(pins(reports)))}: run the check again")
     ok = sound and all(report.ok for report in reports)
     if as_json:
         typer.echo(json.dumps({"ok": ok, "models": [r.as_json() for r in reports]}, indent=2))

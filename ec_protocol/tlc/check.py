@@ -196,6 +196,21 @@ def pins(reports: Iterable[Report]) -> dict[str, Mapping[str, Any]]:
     }
 
 
+def steps(reports: Iterable[Report]) -> dict[str, Mapping[str, Any]]:
+    """How many steps each counterexample has, where the manifest says something else.
+
+    They are not compared: a change of the model may well find a shorter one.
+    """
+    return {
+        report.model.name: {"steps": len(report.trace) - 1}
+        for report in reports
+        if report.model.mode == "bug"
+        and report.ok
+        and len(report.trace) > 1
+        and report.model.steps != len(report.trace) - 1
+    }
+
+
 def run_models(
     models: Sequence[Model], folder: Path, *, jobs: int, watcher: Watcher
 ) -> list[Report]:

@@ -70,6 +70,7 @@ class Model:
     allow_dead: tuple[str, ...] = ()
     timeout: float = 900.0
     simulate: Simulate | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def _field(model: str, key: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise bad("a list of strings")
         return tuple(value)
-    elif key in ("distinct_states", "depth"):
+    elif key in ("distinct_states", "depth", "steps"):
         if value is not None and (type(value) is not int or value < 1):
             raise bad("a positive whole number or null")
     elif key in ("seconds", "timeout"):
@@ -218,6 +219,8 @@ def _check_mode(model: Model) -> None:
         raise bad("modules must be given (it may be empty) for mode edges, and for no other")
     if (model.mode == "simulation") != (model.simulate is not None):
         raise bad("simulate must be given for mode simulation, and for no other")
+    if model.mode != "bug" and model.steps:
+        raise bad("steps is the length of a counterexample: for mode bug only")
     if model.mode not in PINNED and (model.distinct_states or model.depth):
         raise bad(f"distinct_states and depth must be null for mode {model.mode}")
     if not _FAULT.match(model.fault):

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from ec_protocol.tlc.check import judge, pins, run_models
+from ec_protocol.tlc.check import judge, pins, run_models, steps
 from ec_protocol.tlc.java import ToolMissing, find_jar, find_java
 from ec_protocol.tlc.manifest import Simulate, load_manifest
 from ec_protocol.tlc.output import Output
@@ -99,6 +99,14 @@ def test_changed_counts_say_what_to_do(reports):
     assert "`ec-protocol check pins --update-manifest`" in last
     assert list(pins(reports.values())) == ["pins"]
     assert pins(reports.values())["pins"]["distinct_states"] == 6
+
+
+def test_steps_are_written_for_counterexamples_only(reports):
+    found = steps(reports.values())
+    assert found["invariant"] == {"steps": 1}
+    assert set(found) <= {name for name, r in reports.items() if r.model.mode == "bug" and r.ok}
+    known = dataclasses.replace(reports["invariant"].model, steps=1)
+    assert steps([dataclasses.replace(reports["invariant"], model=known)]) == {}
 
 
 def test_counterexamples(reports):
