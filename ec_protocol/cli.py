@@ -32,7 +32,7 @@ from ec_protocol.explain.command import explain
 from ec_protocol.lifecycle import load_lifecycles
 from ec_protocol.mutants.cli import mutants
 from ec_protocol.scenarios.command import app as scenario
-from ec_protocol.tlc import diagrams, lifecycle_tla
+from ec_protocol.tlc import diagrams, lifecycle_tla, tables
 from ec_protocol.tlc.check import Report, pins, run_models, steps
 from ec_protocol.tlc.graph import parse_fired
 from ec_protocol.tlc.manifest import (
@@ -109,7 +109,10 @@ def diagram(
     write: Annotated[bool, typer.Option("--write", help="Fill README.md and docs/.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Fail if those are stale.")] = False,
 ) -> None:
-    """Print state diagrams (mermaid), or fill the documents' marked blocks."""
+    """Print state diagrams (mermaid), or fill the documents' marked blocks.
+
+    Those of tla/README.md are tables of the models, from the manifest.
+    """
     tables = load_lifecycles()
     if lifecycle is not None and lifecycle not in tables:
         near = difflib.get_close_matches(lifecycle, tables, n=1)
@@ -119,13 +122,22 @@ def diagram(
         _fail("--write and --check are for all documents, and one at a time", 2)
     try:
         if write:
-            for path in diagrams.write(_checkout()):
+            root = _checkout()
+            changed = diagrams.write(root)
+            if tables.write(root / "tla"):
+                changed.append(root / "tla" / tables.DOCUMENT)
+            for path in changed:
                 _console().print(f"wrote {escape(str(path))}")
         elif check:
-            if old := diagrams.stale(_checkout()):
+            root = _checkout()
+            old = diagrams.stale(root)
+            if tables.stale(root / "tla"):
+                old.append(root / "tla" / tables.DOCUMENT)
+            if old:
                 names = ", ".join(str(path) for path in old)
                 _fail(
-                    f"not what spec/lifecycle.toml says: {names}: run ec-protocol diagram --write"
+                    f"not what spec/lifecycle.toml and tla/manifest.json say: {names}: "
+                    "run ec-protocol diagram --write"
                 )
             _console().print("all diagrams are current")
         else:
