@@ -113,10 +113,10 @@ def diagram(
 
     Those of tla/README.md are tables of the models, from the manifest.
     """
-    tables = load_lifecycles()
-    if lifecycle is not None and lifecycle not in tables:
-        near = difflib.get_close_matches(lifecycle, tables, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(tables)}"
+    lifecycles = load_lifecycles()
+    if lifecycle is not None and lifecycle not in lifecycles:
+        near = difflib.get_close_matches(lifecycle, lifecycles, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(lifecycles)}"
         _fail(f"no lifecycle is called {lifecycle!r}; {hint}", 2)
     if (write or check) and (lifecycle is not None or (write and check)):
         _fail("--write and --check are for all documents, and one at a time", 2)
@@ -141,8 +141,8 @@ def diagram(
                 )
             _console().print("all diagrams are current")
         else:
-            shown = [lifecycle] if lifecycle else list(tables)
-            typer.echo("\n".join(diagrams.mermaid(tables[name]) for name in shown), nl=False)
+            shown = [lifecycle] if lifecycle else list(lifecycles)
+            typer.echo("\n".join(diagrams.mermaid(lifecycles[name]) for name in shown), nl=False)
     except diagrams.DiagramError as exc:
         _fail(str(exc))
 
