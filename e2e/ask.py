@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -72,6 +73,7 @@ def ask(
     *,
     parts: Sequence[Mapping[str, Any]] | None = None,
     params: Mapping[str, Any] | None = None,
+    stream: bool = False,
     timeout_s: float = 400.0,
 ) -> Answer:
     """One chat completion about pictures, greedily decoded.
@@ -81,31 +83,15 @@ def ask(
         pictures: Numbers of pictures.
         parts: Content to send in place of the pictures.
         params: ``ec_transfer_params`` to send along.
+        stream: Have the answer streamed.
         timeout_s: When to give up.
     """
-    content = list(parts) if parts is not None else [image_part(n) for n in pictures]
-    body: dict[str, Any] = {
-        "model": "tiny",
-        "messages": [
-            {"role": "user", "content": [*content, {"type": "text", "text": "What is it?"}]}
-        ],
-        "max_tokens": TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-        "logprobs": True,
-        "return_token_ids": True,
-    }
-    if params is not None:
-        body["ec_transfer_params"] = params
-    request = urllib.request.Request(
-        url + "/v1/chat/completions",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
     started = time.monotonic()
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            said = json.load(response)
+        with urllib.request.urlopen(
+            _request(url, pictures, parts, params, stream), timeout=timeout_s
+        ) as response:
+            said = _joined(response) if stream else json.load(response)
     except urllib.error.HTTPError as exc:
         text = exc.read().decode(errors="replace")[:500]
         return Answer(exc.code, seconds=time.monotonic() - started, error=text)
@@ -122,7 +108,76 @@ def ask(
     )
 
 
-def ask_all(url: str, wanted: Sequence[Sequence[int]], workers: int = 1) -> list[Answer]:
+def walk_away(
+    url: str, pictures: Sequence[int], params: Mapping[str, Any] | None, after_s: float
+) -> None:
+    """Send a request and close the connection without waiting for the answer."""
+    request = _request(url, pictures, None, params, False)
+    host, _, port = request.host.partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        connection.request("POST", request.selector, request.data, dict(request.headers))
+        time.sleep(after_s)
+    finally:
+        connection.close()
+
+
+def _request(
+    url: str,
+    pictures: Sequence[int],
+    parts: Sequence[Mapping[str, Any]] | None,
+    params: Mapping[str, Any] | None,
+    stream: bool,
+) -> urllib.request.Request:
+    content = list(parts) if parts is not None else [image_part(n) for n in pictures]
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [
+            {"role": "user", "content": [*content, {"type": "text", "text": "What is it?"}]}
+        ],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "logprobs": True,
+        "return_token_ids": True,
+        "stream": stream,
+    }
+    if params is not None:
+        body["ec_transfer_params"] = params
+    return urllib.request.Request(
+        url + "/v1/chat/completions",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+
+
+def _joined(events: Iterable[bytes]) -> dict[str, Any]:
+    """The whole answer of a stream.
+
+    Raises:
+        ValueError: An error came instead, or the end did not come.
+    """
+    tokens: list[int] = []
+    logprobs: list[Any] = []
+    for line in events:
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
+            choice = {"token_ids": tokens, "logprobs": {"content": logprobs}}
+            return {"choices": [choice]}
+        if not line.startswith(b"data:"):
+            continue
+        event = json.loads(data)
+        if "error" in event:
+            raise ValueError(f"an error in the stream: {event['error']}")
+        for choice in event.get("choices", ()):
+            tokens += choice.get("token_ids") or ()
+            logprobs += (choice.get("logprobs") or {}).get("content") or ()
+    raise ValueError("the stream broke off")
+
+
+def ask_all(
+    url: str, wanted: Sequence[Sequence[int]], workers: int = 1, stream: bool = False
+) -> list[Answer]:
     """Several requests, up to ``workers`` at a time; answers in the order asked."""
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda pictures: ask(url, pictures), wanted))
+        return list(pool.map(lambda pictures: ask(url, pictures, stream=stream), wanted))

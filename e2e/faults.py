@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from e2e.ask import Answer, ask, ask_all, reference_parts
+from e2e.ask import Answer, ask, ask_all, reference_parts, walk_away
 from e2e.rows import Oracle, Row, each, measured
 from e2e.server import Proxy, Server, ServerError, wait_gone
 
@@ -155,6 +155,52 @@ def lost(decoder: Server, oracle: Oracle, number: int, params: Params, known: in
     row.expect(failed == 1, f"{failed} requests were failed by the connector, not 1")
     row.expect(row.recomputed == 1, "the media that was put back was not encoded")
     return row
+
+
+# ------------------------------------------------------------------ clients that leave
+def walked_away(decoder: Server, oracle: Oracle, announced: Mapping[int, Params]) -> Row:
+    """Clients hang up while their encodings are being read; others ask for the same.
+
+    Args:
+        decoder: Judged; has not seen the pictures.
+        oracle: The right answers.
+        announced: What a producer has announced, by picture.
+    """
+    patience = (0.0, 0.01, 0.03, 0.1, 0.3)
+
+    def body(row: Row) -> None:
+        with ThreadPoolExecutor(len(announced)) as pool:
+            for future in [
+                pool.submit(walk_away, decoder.url, (number,), params, after_s)
+                for (number, params), after_s in zip(announced.items(), patience, strict=True)
+            ]:
+                future.result()
+        answers = [ask(decoder.url, (n,), params=params) for n, params in announced.items()]
+        oracle.judge(row, each([*announced]), answers)
+        held = _held_at_rest(decoder, next(iter(announced)))
+        row.expect(held == 0, f"{held} blocks are held for nobody")
+
+    row = measured(
+        "clients hang up",
+        decoder,
+        body,
+        lambda row: row.remote + row.recomputed >= len(announced),
+    )
+    row.expect(row.recomputed == 0, f"the decoder computed {row.recomputed} itself")
+    row.expect(row.remote >= len(announced), f"only {row.remote} were read")
+    return row
+
+
+def _held_at_rest(server: Server, known: int) -> int:
+    """Blocks that are held when nobody asks for anything any more.
+
+    How many there are is told with the steps of the engine, so it is kept stepping.
+    """
+    deadline = time.monotonic() + 60
+    while (held := server.amount("blocks/held")) and time.monotonic() < deadline:
+        ask(server.url, (known,))
+        time.sleep(0.5)
+    return held
 
 
 # ------------------------------------------------------------------- hangs, is slow

@@ -158,7 +158,7 @@ class PeerToPeer(Group):
         first, consumer = self._producer, self._consumer
         plain = self.bench.plain("qwen2vl")
         mixed = [*each(range(5, 10)), (10, 11, 10)]
-        oracle = self.learn("qwen2vl", [*mixed, *each(range(33))])
+        oracle = self.learn("qwen2vl", [*mixed, *each(range(41))])
         self.wait(first, consumer)
         if self.bench.idle_s > 0:
             self.add(idle(plain, [first, consumer], self.bench.idle_s))
@@ -170,8 +170,14 @@ class PeerToPeer(Group):
         kept = each(range(5))
         self.add(scenarios.pull("pull, image kept", keeping, consumer, oracle, kept))
         self.add(scenarios.pull("pull, metadata only", lean, consumer, oracle, mixed))
+        streamed = each(range(33, 36))
+        self.add(
+            scenarios.pull("pull, answer streamed", lean, consumer, oracle, streamed, stream=True)
+        )
         self.add(scenarios.reload_pulled("reload pulled", consumer, oracle, range(12)))
         self.add(scenarios.hostile(consumer, oracle, 0))
+        abandoned = faults.announce(first, range(36, 41))
+        self.add(faults.walked_away(consumer, oracle, abandoned))
 
         late = faults.announce(first, [22, 23, 24])
         gone = faults.announce(first, [25])

@@ -72,6 +72,7 @@ def pull(
     wanted: Sequence[Sequence[int]],
     *,
     patient: bool = True,
+    stream: bool = False,
 ) -> Row:
     """Through the proxy: the encoder encodes, the decoder reads from it.
 
@@ -83,13 +84,14 @@ def pull(
         wanted: Pictures that the decoder has not seen, by request.
         patient: The decoder waits for acks longer than a busy host needs. If not, each
             that it computes itself must be one for which it waited in vain.
+        stream: Have the answers streamed.
     """
     different = len({number for pictures in wanted for number in pictures})
     before = decoder.actions()
     row = measured(
         name,
         decoder,
-        lambda row: oracle.judge(row, wanted, ask_all(proxy.url, wanted, workers=2)),
+        lambda row: oracle.judge(row, wanted, ask_all(proxy.url, wanted, 2, stream)),
         lambda row: row.remote + row.recomputed >= different,
     )
     in_vain = 0

@@ -38,6 +38,8 @@ CPU_ENV: Final = {
 }
 # vllm:ec_items_total{engine="0",model_name="tiny",result="hit"} 3.0
 _COUNTER: Final = re.compile(r"^vllm:ec_(\w+)_total(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+# vllm:ec_blocks{engine="0",model_name="tiny",state="held"} 64.0
+_GAUGE: Final = re.compile(r"^vllm:ec_(blocks)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _COMMON: Final = frozenset({"engine", "model_name"})
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
@@ -261,14 +263,21 @@ class Server(Process):
                 raise ServerError(f"{self.name}: no {count} {action} of {mm_hash}")
             time.sleep(0.02)
 
+    def amount(self, name: str) -> int:
+        """A gauge as it was told last: ``blocks/held``."""
+        return self._values(_GAUGE)[name]
+
     def _events(self) -> Counter[str]:
-        with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:
+        return self._values(_COUNTER)
+
+    def _values(self, pattern: re.Pattern[str]) -> Counter[str]:
+        with urllib.request.urlopen(self.url + "/metrics", timeout=60) as answer:
             text = answer.read().decode()
-        counters: Counter[str] = Counter()
-        for family, labels, value in _COUNTER.findall(text):
+        values: Counter[str] = Counter()
+        for family, labels, value in pattern.findall(text):
             own = [said for name, said in _LABEL.findall(labels) if name not in _COMMON]
-            counters["/".join([family, *own])] += int(float(value))
-        return counters
+            values["/".join([family, *own])] += int(float(value))
+        return values
 
     def forget(self) -> None:
         """Make it forget the encodings on its own device, and the prompts behind them."""

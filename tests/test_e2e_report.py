@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from e2e import groups, rows, run, server
-from e2e.ask import Answer
+from e2e.ask import Answer, _joined
 from e2e.bench import Group
 from e2e.rows import Oracle, Row, measured
 from e2e.server import ServerError
@@ -89,6 +89,25 @@ def test_actions_of_a_trace_whose_last_line_is_not_whole(tmp_path: Path) -> None
     made.trace.write_text(text + '{"action": "Al')
     assert made.actions() == Counter(Alloc=2, Evict=1)
     assert made.actions("b") == Counter(Alloc=1)
+
+
+def event(**choice: Any) -> bytes:
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n"
+
+
+def test_a_stream_is_joined_and_one_that_breaks_off_is_no_answer() -> None:
+    first = event(delta={"role": "assistant"})
+    more = [event(token_ids=[n], logprobs={"content": [{"logprob": -n}]}) + b"\n" for n in (1, 2)]
+    lines = [line for part in (first, *more) for line in part.splitlines(keepends=True)]
+    whole = _joined([*lines, b"data: [DONE]\n"])
+    assert whole["choices"][0] == {
+        "token_ids": [1, 2],
+        "logprobs": {"content": [{"logprob": -1}, {"logprob": -2}]},
+    }
+    with pytest.raises(ValueError, match="the stream broke off"):
+        _joined(lines)
+    with pytest.raises(ValueError, match="an error in the stream"):
+        _joined([*lines, b'data: {"error": {"message": "lost"}}\n'])
 
 
 @pytest.fixture
