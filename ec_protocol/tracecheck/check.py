@@ -16,7 +16,7 @@ from ec_protocol.errors import TraceError
 from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tracecheck.load import Record, RecordError, Run, load_run
 from ec_protocol.tracecheck.merge import merged
-from ec_protocol.tracecheck.mutants import equivalent, mutants
+from ec_protocol.tracecheck.mutants import Judge, mutants
 from ec_protocol.tracecheck.replay import Blame, Replayed, Task, Verdict, replay
 from ec_protocol.tracecheck.tla import Mutant, make_clock
 
@@ -188,8 +188,9 @@ def _report(task: Task, done: Replayed) -> Report:
     if done.verdict.blame is not None:
         report.rejection = _rejection(run, log, done.verdict.blame)
     else:
+        judge = Judge(log) if made else None
         report.mutants = [
-            (m, v, equivalent(log, m) if v.accepted else "")
+            (m, v, judge.rule(m) if judge and v.accepted else "")
             for m, v in zip(made, done.mutants, strict=True)
         ]
     return report

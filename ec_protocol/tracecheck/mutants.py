@@ -6,7 +6,7 @@ one field altered. What a mere count would notice is put right again: sequence n
 are not looked at in a mutant, and recording times keep their places. So a mutant is
 rejected only if the specification does not allow what it tells.
 
-Some mutants tell another behaviour that the specification does allow. ``equivalent``
+Some mutants tell another behaviour that the specification does allow. ``Judge``
 recognises them by rule; one that is accepted and falls under no rule is a hole in the
 specification.
 """
@@ -243,58 +243,81 @@ def _shown(value: Any) -> str:
 
 
 # ------------------------------------------------------------ equivalent mutants
-def equivalent(log: Sequence[Record], mutant: Mutant) -> str:
-    """Why the specification may accept the mutant; ``""`` if it must not.
+#: What an attempt does after its READ was posted, and how its grant ends: no message
+#: orders the ones after the others (a notice may overtake what the reader sees).
+_READER: Final = frozenset({"ReadDone", "ReadLost", "DmaEnded", "Retire", "Settle"})
+_GRANTER: Final = frozenset({"Complete", "Expire"})
 
-    The rules, for mutants that were accepted:
+_Object = tuple[str, str, int]
 
-    * *independent*: the swapped records, and all between them, commute: they belong
-      to processes between which no message orders them, or tell no object in common
-      that either changes.
-    * *no change*: the dropped or repeated record tells what was so before.
-    * *cut off*: nothing that follows has to do with the dropped record, so it may as well
-      have been the last one, of a process that was killed before.
-    * *input*: the altered field is chosen outside of the protocol (``_INPUTS``).
+
+class Judge:
+    """Says of accepted mutants of one log whether they tell something that is allowed too.
+
+    Args:
+        log: The merged log, which was accepted.
     """
-    index = mutant.first - 1
-    if mutant.operator == "swap":
-        window = log[index : mutant.resume - 1]
-        crossed = [(window[0], other) for other in window[1:]]
-        crossed += [(other, window[-1]) for other in window[1:-1]]
-        return "independent" if all(_commute(a, b) for a, b in crossed) else ""
-    if mutant.operator == "drop":
-        if all(_commute(log[index], later) for later in log[index + 1 :]):
-            return "cut off"
-        return "no change" if _tells_nothing_new(log, index, log[index]) else ""
-    if mutant.operator == "duplicate":
-        return "no change" if _tells_nothing_new(log, index, mutant.lines[0]) else ""
-    path = mutant.what.split()[2]
-    action = log[index].action
-    return "input" if {("", path), (action, path)} & _INPUTS else ""
 
+    def __init__(self, log: Sequence[Record]) -> None:
+        self.log = log
+        self._told: list[dict[_Object, Mapping[str, Any]]] = []
+        self._changed: list[frozenset[_Object]] = []
+        known: dict[_Object, Mapping[str, Any]] = {}
+        for record in log:
+            told = _told(record)
+            self._told.append(told)
+            self._changed.append(frozenset(k for k, v in told.items() if known.get(k) != v))
+            known.update(told)
 
-def _commute(a: Record, b: Record) -> bool:
-    if a.process != b.process:
-        return attempt_of(a) is None or attempt_of(a) != attempt_of(b)
-    if a.action == b.action and a.args == b.args and a.objects == b.objects:
+    def rule(self, mutant: Mutant) -> str:
+        """The rule by which the specification may accept the mutant; ``""`` if none.
+
+        * *independent*: the swapped records, and all between them, commute: of one
+          process, neither tells an object that the other changes; of two, no message
+          orders them.
+        * *no change*: the dropped or repeated record tells what was so before.
+        * *cut off*: nothing that follows has to do with the dropped record, so it may as
+          well have been the last one, of a process that was killed before.
+        * *input*: the altered field is chosen outside of the protocol (``_INPUTS``).
+        """
+        first = mutant.first - 1
+        last = mutant.resume - 2
+        if mutant.operator == "swap":
+            crossed = [(first, other) for other in range(first + 1, last + 1)]
+            crossed += [(other, last) for other in range(first + 1, last)]
+            return "independent" if all(self._commute(a, b) for a, b in crossed) else ""
+        if mutant.operator == "drop":
+            if not self._changed[first]:
+                return "no change"
+            later = range(first + 1, len(self.log))
+            return "cut off" if all(self._commute(first, other) for other in later) else ""
+        if mutant.operator == "duplicate":
+            return "no change" if self._so_before(first, mutant.lines[0]) else ""
+        path = mutant.what.split()[2]
+        return "input" if {("", path), (self.log[first].action, path)} & _INPUTS else ""
+
+    def _commute(self, first: int, second: int) -> bool:
+        a, b = self.log[first], self.log[second]
+        if a.process == b.process:
+            return self._changed[first].isdisjoint(self._told[second]) and self._changed[
+                second
+            ].isdisjoint(self._told[first])
+        if attempt_of(a) is None or attempt_of(a) != attempt_of(b):
+            return True
+        actions = {a.action, b.action}
+        return bool(actions & _READER and actions & _GRANTER)
+
+    def _so_before(self, index: int, record: Record) -> bool:
+        for key, variables in _told(record).items():
+            earlier = (told[key] for told in reversed(self._told[:index]) if key in told)
+            if next(earlier, None) != variables:
+                return False
         return True
-    moved = {(item.lifecycle, item.object_id) for item in (*a.fired, *b.fired)}
-    for kind, objects in a.objects.items():
-        for number in set(objects) & set(b.objects[kind]):
-            if (kind, number) in moved or objects[number] != b.objects[kind][number]:
-                return False
-    return True
 
 
-def _tells_nothing_new(log: Sequence[Record], index: int, record: Record) -> bool:
-    """Whether every variable that a record tells was so before ``log[index]``."""
-    for kind, objects in record.objects.items():
-        for number, variables in objects.items():
-            told = (
-                earlier.objects[kind][number]
-                for earlier in reversed(log[:index])
-                if earlier.process == record.process and number in earlier.objects[kind]
-            )
-            if next(told, None) != variables:
-                return False
-    return True
+def _told(record: Record) -> dict[_Object, Mapping[str, Any]]:
+    return {
+        (record.process, kind, number): variables
+        for kind, objects in record.objects.items()
+        for number, variables in objects.items()
+    }
