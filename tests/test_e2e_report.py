@@ -157,6 +157,18 @@ def test_a_bad_run_fails_and_shows_what_and_the_logs(
     assert "line 10" not in captured.err
 
 
+def test_a_trace_that_is_none_fails_the_run(
+    one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(group: Group) -> None:
+        (group.folder / "it.ndjson").write_text('{"trace_version": 0}\n')
+        group.add(Row("fine"))
+
+    one_group(play)
+    assert run.main(["--only", "fake", "--keep", str(tmp_path)]) == 1
+    assert "FAILED traces against the specification" in capsys.readouterr().err
+
+
 def test_nothing_that_ran_is_not_a_success(one_group: Any, tmp_path: Path) -> None:
     one_group(lambda group: None)
     assert run.main(["--only", "fake", "--keep", str(tmp_path)]) == 1

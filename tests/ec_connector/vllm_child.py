@@ -189,12 +189,12 @@ def preemption_facts(llm: Any, half: Any) -> dict[str, Any]:
     names = [f"r{number}" for number in range(4)]
     alone = {}
     for number, name in enumerate(names):
-        submit(llm, name, number, 90)
+        submit(llm, name, number, 45)
         alone.update(finish(llm))
     before = half.delegate.stats()
     scheduler._preempt_request = noted
     for number, name in enumerate(names):
-        submit(llm, name, number, 90)
+        submit(llm, name, number, 45)
     together = finish(llm)
     scheduler._preempt_request = preempt
     after = half.delegate.stats()
