@@ -313,7 +313,8 @@ class Proxy(Process):
         port = free_port()
         command = [sys.executable, "-m", "ec_connector.cli", "proxy"]
         command += ["--encoder", encoder.url, "--decoder", decoder.url, "--port", str(port)]
-        command += ["--health-interval", "1", *options]
+        # A health check may take so long, and on a busy host it does take its time.
+        command += ["--health-interval", "10", "--encoder-timeout", "300", *options]
         super().__init__(name, command, {"PYTHONPATH": str(ROOT)}, folder / f"{name}.log", port)
 
 
