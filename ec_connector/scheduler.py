@@ -102,6 +102,8 @@ class ECScheduler:
         self._misfits: set[str] = set()
         # Request id -> (its preemptions so far, hashes in the host's encoder cache).
         self._host_has: dict[str, tuple[int, set[str]]] = {}
+        # Request id -> since when it has waited for a save, without peer-to-peer.
+        self._since: dict[str, dict[str, float]] = {}
 
     # ---------------------------------------------------------------- step hooks
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
@@ -173,7 +175,9 @@ class ECScheduler:
                 if item.has_media:
                     # A save of our own is about to make it so, or nothing ever will.
                     return "failed"
-                return "pending" if self.copies.save_of(item.mm_hash) is not None else "failed"
+                waits = self.copies.save_of(item.mm_hash) is not None
+                waits = waits and self._within_budget(request_id, item.mm_hash, now)
+                return "pending" if waits else "failed"
         if consumer is None:
             return "failed"
         capacity = self.tier.num_blocks * self.tier.block_size_bytes
@@ -189,6 +193,13 @@ class ECScheduler:
         return consumer.fetch(
             item.mm_hash, (ref.host, ref.port), item.nbytes, item.shape, request_id, now
         )
+
+    def _within_budget(self, request_id: str, mm_hash: str, now: float) -> bool:
+        """Whether the request may wait on for a save of this instance (EC-5.9)."""
+        if self._consumer is not None:
+            return self._consumer.within_budget(request_id, mm_hash, now)
+        since = self._since.setdefault(request_id, {}).setdefault(mm_hash, now)
+        return now < since + self.timing.fetch_budget_s
 
     def _misfit(self, item: Item) -> bool:
         """Whether the tier holds something else under the item's name.
@@ -239,6 +250,7 @@ class ECScheduler:
                     self._planned_loads.add(item.mm_hash)
                     self._planned.append(self.copies.plan_load(item.mm_hash))
                     self.counters["hits"] += 1
+                self._since.get(request.request_id, {}).pop(item.mm_hash, None)
                 if self.p2p is not None and self.p2p.consumer is not None:
                     self.p2p.consumer.consumed(request.request_id, item.mm_hash)
                 return
@@ -322,6 +334,7 @@ class ECScheduler:
         """
         self._unavailable.discard(request.request_id)
         self._host_has.pop(request.request_id, None)
+        self._since.pop(request.request_id, None)
         p2p = self.p2p
         if p2p is None:
             return False, None

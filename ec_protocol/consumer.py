@@ -67,10 +67,7 @@ class ConsumerReads(AttemptTable):
         if mm_hash in self._failed.get(waiter, ()):
             return "failed"
         fetch = self._fetches.get(mm_hash)
-        # The budget is the request's, not the fetch's: an encoding that is fetched and
-        # evicted again and again must not defer anybody for ever (EC-5.9).
-        since = self._since.setdefault(waiter, {}).setdefault(mm_hash, now)
-        if now >= since + self.timing.fetch_budget_s:
+        if not self.within_budget(waiter, mm_hash, now):
             self.counters["budget_spent"] += 1
             if fetch is not None:
                 self._give_up(fetch, waiter)
@@ -105,6 +102,16 @@ class ConsumerReads(AttemptTable):
         self.counters["fetches"] += 1
         self._request(fetch, now)
         return "pending"
+
+    def within_budget(self, waiter: str, mm_hash: str, now: float) -> bool:
+        """Whether the request may be deferred on for this encoding (EC-5.9).
+
+        The budget runs from the first question on, whatever the request waits for, and
+        is the request's, not the fetch's: an encoding that is fetched and evicted again
+        and again must not defer anybody for ever.
+        """
+        since = self._since.setdefault(waiter, {}).setdefault(mm_hash, now)
+        return now < since + self.timing.fetch_budget_s
 
     def fetching(self, mm_hash: str) -> bool:
         """Whether a fetch of ``mm_hash`` is under way."""

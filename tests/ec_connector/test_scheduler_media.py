@@ -54,6 +54,25 @@ def test_reference_waits_for_a_save_under_way() -> None:
     assert engine.scheduler.ensure_cache_available(reference("a"), 0)
 
 
+@pytest.mark.clause("EC-5.9")
+@pytest.mark.parametrize("p2p", [None, FakeP2P()])
+def test_reference_waits_for_saves_within_its_budget(p2p: FakeP2P | None) -> None:
+    engine = Engine(p2p=p2p)
+    engine.step(Request("r", [item("a")]))
+    budget = engine.scheduler.timing.fetch_budget_s
+    assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
+    engine.now += budget - 0.1
+    assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
+    assert engine.scheduler.take_unavailable_requests() == set()
+    engine.now += 0.1
+    assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
+    assert engine.scheduler.take_unavailable_requests() == {"ref-a"}
+    # Another request of the same name has a budget of its own.
+    engine.scheduler.request_finished(reference("a"))
+    assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
+    assert engine.scheduler.take_unavailable_requests() == set()
+
+
 def test_reference_fails_when_the_save_it_waited_for_does_not_land() -> None:
     engine = Engine()
     step = engine.step(Request("r", [item("a")]))
