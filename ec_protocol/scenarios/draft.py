@@ -144,6 +144,8 @@ class Draft:
             {"until": "end + lease_s + quarantine_s + fetch_budget_s"}, {"advance": "lease_s"}
         )
         for node, setup in self.nodes.items():
+            if setup.get("played") == "kit":
+                continue
             self.must(
                 {"room": setup["blocks"], "at": node, "expect": True, "clause": clause},
                 {"idle": node, "expect": True, "clause": "EC-5.9"},

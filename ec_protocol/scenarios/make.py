@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from ec_protocol.explain.from_tlc import about, property_comment, state_of
 from ec_protocol.explain.peer_read import PeerReadTeller
 from ec_protocol.explain.teller import State
 from ec_protocol.explain.tier_model import TierTeller
-from ec_protocol.scenarios import peer_read, tier
+from ec_protocol.scenarios import peer_read, quota, tier
 from ec_protocol.scenarios.draft import Draft
 from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
 from ec_protocol.tlc.check import job_for
@@ -31,15 +31,27 @@ from ec_protocol.tlc.runner import Job, TlcRunner
 Move = tuple[str, State]
 
 LANGUAGE_VERSION: Final = 1
-#: Walks of one simulation model, how long each is, and where their seeds begin.
-WALKS: Final = 12
-WALK_STATES: Final = 60
+#: Walks of one simulation model, and where their seeds begin.
+WALKS: Final = 4
 FIRST_SEED: Final = 1
+#: Walks worth playing, by root module: what holds at the end of one. Two attempts were
+#: made, and a READ is in quarantine although its bytes move, or moves its bytes after
+#: an earlier attempt has ended.
+_WALK_ENDS: Final = {
+    "MCPeerRead": (
+        '\\E a \\in Attempts : read[a] = "quarantined" /\\ dma[a] \\in {"copying", "completed"}',
+        'dma[2] = "copying" /\\ read[1] = "settled"',
+    ),
+}
+_TWO_MADE: Final = 'read[2] # "absent"'
 
-_TRANSLATIONS: Final[tuple[tuple[frozenset[str], Callable[[Sequence[Move]], Draft]], ...]] = (
-    (PeerReadTeller.needs, peer_read.schedule),
-    (TierTeller.needs, tier.schedule),
+Translation = Callable[[Sequence[Move], Mapping[str, str], str], Draft]
+_TRANSLATIONS: Final[tuple[tuple[frozenset[str], Translation], ...]] = (
+    (PeerReadTeller.needs, lambda moves, constants, broken: peer_read.schedule(moves, broken)),
+    (TierTeller.needs, lambda moves, constants, broken: tier.schedule(moves)),
+    (quota.NEEDS, lambda moves, constants, broken: quota.schedule(moves, constants)),
 )
+_CONSTANT: Final = re.compile(r"^\s+(\w+) = (\S.*?)\s*$", re.MULTILINE)
 _CLAUSE: Final = re.compile(r"EC-\d+\.\d+")
 _FINDS: Final = re.compile(r"TLC finds: (.*?)(?:\. |\.?$)")
 _AREA_OF_FAULT: Final = {
@@ -87,9 +99,9 @@ def candidates(manifest: Manifest) -> list[Model]:
         model
         for model in manifest.models
         if model.mode in ("bug", "simulation")
-        and model.module in ("MCPeerRead.tla", "MCTier.tla")
+        and model.module in ("MCPeerRead.tla", "MCQuota.tla", "MCTier.tla")
+        and not (model.mode == "simulation" and model.module[:-4] not in _WALK_ENDS)
         and not _ROGUE.search(model.name)
-        and not model.name.startswith("Reach")
     ]
 
 
@@ -113,27 +125,36 @@ def make(model: Model, folder: Path, runner: TlcRunner) -> list[Made]:
 def _counterexample(model: Model, folder: Path, output: Output) -> Made:
     broken = output.name or model.expected
     comment = property_comment(folder, model.module, broken)
-    draft = translate(output)
+    draft = translate(output, folder / model.cfg)
     text = about(folder / model.cfg)
     found = _FINDS.search(text)
     clauses = [*model.clauses, *_CLAUSE.findall(comment), "EC-1.1"]
-    note = (
-        f"The {len(output.trace)} states of the counterexample of {model.name}, whose model lacks "
-        f"{model.safeguard}: {broken} breaks. An implementation that has it survives them."
-    )
+    states = f"The {len(output.trace)} states"
+    if model.safeguard.startswith("nothing"):
+        note = f"{states} in which {model.name} reaches what its title says, with every safeguard."
+    else:
+        note = (
+            f"{states} of the counterexample of {model.name}, whose model lacks "
+            f"{model.safeguard}: {broken} breaks. An implementation that has it survives them."
+        )
     return _case(model.name, model, draft, clauses[0], found[1] if found else text, note)
 
 
-def translate(output: Output) -> Draft:
+def translate(output: Output, cfg: Path) -> Draft:
     """The schedule of the behaviour that a run of TLC showed.
+
+    Args:
+        output: What TLC said.
+        cfg: The config that it ran with.
 
     Raises:
         NotExpressible: No translation knows the model, or a step of it.
     """
     moves = [(step.action, state_of(step)) for step in output.trace]
+    constants = dict(_CONSTANT.findall(cfg.read_text(encoding="utf-8")))
     for needs, translation in _TRANSLATIONS:
         if needs <= moves[0][1].keys():
-            return translation(moves)
+            return translation(moves, constants, output.name or "")
     raise NotExpressible("no translation knows this model's variables")
 
 
@@ -165,24 +186,23 @@ def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
             for path in folder.glob(pattern):
                 shutil.copyfile(path, place / path.name)
         module = model.module.removesuffix(".tla")
+        if module not in _WALK_ENDS or model.simulate is None:
+            raise NotExpressible(f"{model.name}: no walk of {module} has an end to look for")
         (place / "Walk.tla").write_text(
             "---- MODULE Walk ----\n"
             f"EXTENDS {module}\n"
-            f'WalkEnds == TLCGet("level") < {WALK_STATES}\n'
+            f"WalkEnds == ~(({_TWO_MADE}) /\\ ({_WALK_ENDS[module][seed % 2]}))\n"
             "====\n",
             encoding="utf-8",
         )
         text = (place / model.cfg).read_text(encoding="utf-8")
         (place / "Walk.cfg").write_text(_only_walk(text), encoding="utf-8")
-        simulate = model.simulate
-        if simulate is None:
-            raise ScenarioError(f"{model.name} is no simulation")
         job = Job(
             folder=place,
             module="Walk.tla",
             cfg="Walk.cfg",
             deadlock=False,
-            simulate=replace(simulate, traces=1, depth=WALK_STATES + 1, seed=seed),
+            simulate=replace(model.simulate, seed=seed),
             short=True,
             timeout=model.timeout,
         )
@@ -194,7 +214,9 @@ def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
         "every safeguard is on."
     )
     title = f"A random walk of {module.removeprefix('MC')}, seed {seed}"
-    return _case(f"{model.name}-{seed}", model, translate(output), "EC-1.1", title, note)
+    return _case(
+        f"{model.name}-{seed}", model, translate(output, folder / model.cfg), "EC-1.1", title, note
+    )
 
 
 def _only_walk(text: str) -> str:

@@ -52,14 +52,21 @@ _ACKS: Final = {"AckRetry": "retry", "AckRefused": "refused", "DropAck": "ok"}
 _LATER_ALLOC: Final = ("RequestRead", "SaveBegin")
 
 
-def schedule(moves: Sequence[Move]) -> Draft:
-    """The schedule of a behaviour."""
-    return _Translation(moves).translate()
+def schedule(moves: Sequence[Move], broken: str = "") -> Draft:
+    """The schedule of a behaviour.
+
+    Args:
+        moves: The behaviour.
+        broken: The property that its last step broke. Most show in wrong bytes or in
+            blocks that are lost; for those that do not, the end asks for it.
+    """
+    return _Translation(moves, broken).translate()
 
 
 class _Translation:
-    def __init__(self, moves: Sequence[Move]) -> None:
+    def __init__(self, moves: Sequence[Move], broken: str) -> None:
         self.moves = moves
+        self.broken = broken
         last = moves[-1][1]
         blocks = len(as_function(last["retired"]) or {})
         encodings = sorted(
@@ -104,11 +111,28 @@ class _Translation:
 
     def _end(self) -> None:
         draft = self.draft
+        self._expect()
         for node in ("C", "P"):
             draft.whatever_is_loaded(node, self.names)
         seen = {self.reads[attempt] for attempt in self.told}
         numbers = range(1, len(self.reads) + _MORE_READS + 1)
         draft.nothing_is_left(f"C#{number}" for number in numbers if number not in seen)
+
+    def _expect(self) -> None:
+        """The last step of the model is one that a correct consumer does not take."""
+        last = self.moves[-1][0]
+        posted = len(self.reads)
+        if self.broken == "FencedPostProp":
+            self.draft.note("too little of the lease is left: no READ")
+            allowed = posted - 1 if last == "PostRead" else posted
+            self.draft.must({"posted": "C", "count": allowed, "clause": "EC-5.2"})
+        elif self.broken == "FencedAcceptInv":
+            for name in self.names:
+                self.draft.note("the READ ended after its fence: its bytes do not count")
+                self.draft.must({"servable": name, "at": "C", "expect": False, "clause": "EC-5.3"})
+        elif self.broken == "AttemptIdentityInv" and last == "AckOk":
+            self.draft.note("the ack of another attempt: no READ")
+            self.draft.must({"posted": "C", "count": posted, "clause": "EC-5.6"})
 
     # -------------------------------------------------------------------- helpers
     def _attempt(self, variable: str, before: State, after: State) -> Any:
