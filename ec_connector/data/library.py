@@ -9,6 +9,13 @@ what was tried                                         what happened
 =====================================================  ================================
 first agent of a process / a further one               450 ms (plugins load) / 20 ms
 ``register_memory``, ``add_remote_agent``              under 1 ms; 10 to 20 ms
+first READ between two processes                       40 to 500 ms on a busy host, where
+                                                       later ones take under 1 ms: making
+                                                       the connection takes several round
+                                                       trips, in which both must progress
+a READ within the process before that                  makes it no faster (medians of 3: 42
+                                                       ms without, 89 to 373 with, which is
+                                                       noise), and took 11 to 20 s itself
 READ, producer never polls                             stays PROC. With CMA all bytes may
                                                        be in place and it is still PROC
 READ towards a SIGSTOPped producer                     stays PROC for ever; some bytes land
