@@ -49,7 +49,9 @@ Init ==
     /\ told = {}
 
 -----------------------------------------------------------------------------
-\* The engine asks about r, once a step.
+\* The engine asks about r, once a step: ECScheduler.ensure_cache_available, and
+\* behind it ConsumerReads.fetch. told is ConsumerReads' _failed, left what
+\* within_budget leaves, held the hold "fetched".
 
 Answer(r, st) ==
     /\ req' = [req EXCEPT ![r] = st]
