@@ -17,6 +17,13 @@ encoder cache. Each participating rank reports each copy that the metadata names
 output of the wrong size and a failed copy are reports too, since without one the
 blocks would stay held for ever.
 
+When a save is reported: the host asks once per step, right after it has queued the
+encoder on the device, and so before the encoder has run. A host copy is waited for
+(``settle``) and reported at once. A device copy waits for the encoder, and whoever waited
+for that would stop the host for the whole encoder in every step; so it is reported with
+the next step, which the scheduler delegate's ``has_pending_push_work`` brings about even
+when no request wants one. Meanwhile a reader is told NACK_NOT_READY and asks again.
+
 Main thread of the worker process only.
 """
 
