@@ -30,4 +30,19 @@ Rogue(s) ==
     /\ UNCHANGED <<inc, current, read, processVars>>
 
 RogueSpec == Init /\ [][Next \/ \E s \in Sessions : Rogue(s)]_vars
+
+\* A session that is forgotten, but not its incarnation.
+Keeps(s) ==
+    /\ peer[s] = "down" /\ inc[s] # 0
+    /\ NoReads(s) # {}
+    /\ peer' = [peer EXCEPT ![s] = "drained"]
+    /\ ev' = {Ev("peer", PeerEdges, "down", "drain", NoReads(s))}
+    /\ UNCHANGED <<inc, current, read, processVars>>
+
+KeepsSpec == Init /\ [][Next \/ \E s \in Sessions : Keeps(s)]_vars
+
+\* A table without a way to close a session.
+DeafCanFire(edges, s, x, G) ==
+    x # "close" /\ \E d \in edges : /\ d.from = s /\ d.event = x
+                                    /\ d.needs \subseteq G /\ d.forbids \cap G = {}
 =============================================================================

@@ -61,6 +61,13 @@ ReachRetrySameBlocks ==
           /\ read[a] = "retryable" /\ read'[a] = "settled"
           /\ entry'[s] = "allocated")]_vars
 
+\* A retryable attempt is given up, and its blocks with it.
+ReachGivesUp ==
+    [][\A a \in Attempts, s \in Sinks :
+        ~(/\ slot[a] = s
+          /\ read[a] = "retryable" /\ read'[a] = "settled"
+          /\ entry'[s] = "freed")]_vars
+
 \* A proof came after retirement.
 ReachReclaimed == [][\A b \in Blocks : retired'[b] = 0 => retired[b] = 0]_vars
 
@@ -75,4 +82,19 @@ Rogue(a) ==
     /\ UNCHANGED <<tiers, slot, dst, src, handle, session, plane, net, producer>>
 
 RogueSpec == Init /\ [][Next \/ \E a \in Attempts : Rogue(a)]_vars
+
+\* Three short cuts, each of which one property is there to see: a refusal is tried
+\* again, a grant is dropped without a word, a lost READ leaves its blocks as they are.
+Moves(a, from, to) ==
+    /\ read[a] = from
+    /\ read' = [read EXCEPT ![a] = to]
+    /\ ev' = {}
+    /\ UNCHANGED <<tiers, fence, slot, dst, src, handle, session, plane, net, producer>>
+
+HastySpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "requested", "retryable")]_vars
+SilentSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "granted", "failed")]_vars
+CarelessSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "reading", "quarantined")]_vars
+
+\* A consumer that has no answer to an abort.
+DeafCanRead(a, e, G) == e # "abort" /\ CanFire(ReadFrom[read[a]], read[a], e, G)
 =============================================================================

@@ -63,4 +63,9 @@ Rogue(e) ==
     /\ UNCHANGED <<engineVars, blk, free, writer, pins, holders, copyVars, byteVars, stopped>>
 
 RogueSpec == Init /\ [][Next \/ \E e \in Enc : Rogue(e)]_vars
+
+\* A table without a way to drop what was planned.
+DeafCanFire(edges, s, x, G) ==
+    x # "skip" /\ \E d \in edges : /\ d.from = s /\ d.event = x
+                                   /\ d.needs \subseteq G /\ d.forbids \cap G = {}
 =============================================================================

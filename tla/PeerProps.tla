@@ -123,10 +123,11 @@ AttemptIdentityProp ==
         (read[a] = "requested" /\ read'[a] = "retryable")
             => \E m \in Acks("ok") \cup Acks("retry") : m.of = a]_vars
 
-\* EC-5.2: a READ is posted only with enough of the lease left.
+\* EC-5.2: an ack is accepted, and a READ posted, only with enough of the lease left.
 FencedPostProp ==
     [][\A a \in Attempts :
-        (read[a] # "reading" /\ read'[a] = "reading") => fence[a] > MinRead]_vars
+        /\ (read[a] # "granted" /\ read'[a] = "granted") => fence'[a] > MinRead
+        /\ (read[a] # "reading" /\ read'[a] = "reading") => fence[a] > MinRead]_vars
 
 \* EC-5.9, EC-8.5: an attempt is tried again only because its producer said so, or
 \* because time ran out on a grant; any other failure falls back.

@@ -376,23 +376,25 @@ EndGrant(a, e, G) ==
               /\ ev' = {Ev("grant", GrantFrom[grant[a]], grant[a], e, G)}
     /\ UNCHANGED <<free, retired, bytes, consumer, plane, net, inc>>
 
-\* A notice reaches the process that its endpoint was opened to, and no other.
-\* Without the identity it is taken for any grant of the same encoding, unless
-\* it has ended its own.
+\* A notice reaches the process that its endpoint was opened to, and no other. It
+\* could be taken for one of any grant of the same encoding, unless it has ended
+\* its own; the guard says whether it is.
 Noticed(n, a) ==
     /\ n.type = "notice"
     /\ n.inc = inc
-    /\ n.of = a \/ (~NoticeIdentity /\ Asked(n.of) = Asked(a) /\ grant[n.of] # "completed")
+    /\ n.of = a \/ (Asked(n.of) = Asked(a) /\ grant[n.of] # "completed")
+NamesG(n, a) == IF n.of = a \/ ~NoticeIdentity THEN {"names_this_attempt"} ELSE {}
 
 Complete(a) ==
-    /\ \E n \in net : Noticed(n, a)
-    /\ IF ~ReleaseOnce /\ grant[a] \in GrantTerminal
-       THEN /\ pins > 0
+    \E G \in {NamesG(n, a) : n \in {m \in net : Noticed(m, a)}} :
+      IF ~ReleaseOnce /\ grant[a] \in GrantTerminal
+       THEN /\ G # {}
+            /\ pins > 0
             /\ Unpin
             /\ ev' = {EvEntry(Origin, "unpin", UnpinG)}
             /\ UNCHANGED <<free, retired, bytes, consumer, plane, net, inc, grant, lease>>
-       ELSE /\ CanFire(GrantFrom[grant[a]], grant[a], "complete", {"names_this_attempt"})
-            /\ EndGrant(a, "complete", {"names_this_attempt"})
+       ELSE /\ CanFire(GrantFrom[grant[a]], grant[a], "complete", G)
+            /\ EndGrant(a, "complete", G)
 
 \* The producer's clock may be ahead of ours by Drift when the lease ends.
 Expire(a) ==

@@ -239,10 +239,13 @@ Sweep(u) ==
     /\ ev' = {}
     /\ UNCHANGED <<fileVars, lockVars, guard>>
 
+\* The guard of "reap": the exclusive lock was to be had.
+NoHolders(f) == IF LockFree(f) \/ ~LockProves THEN {"no_holders"} ELSE {}
+
 SweepTry(u) ==
     /\ pc[u] = "s_try"
     /\ LET f == fd[u]
-       IN IF LockFree(f) \/ ~LockProves
+       IN IF CanFire(RegionEdges, "orphan", "reap", NoHolders(f))
             THEN /\ excl' = [excl EXCEPT ![f] = u]
                  /\ Goto(u, "s_check")
                  /\ UNCHANGED <<shared, fd>>

@@ -660,6 +660,25 @@ NoStuckInv ==
     /\ \A c \in Copies :
          cp[c].st = "in_flight" => \E r \in Parts(c) \ cp[c].heard : cp[c].rk[r] # "mute"
 
+\* EC-1.2: what ranks, requests and writers do at any time is never an error. A step
+\* may drop what it planned until it has handed it over, reports come from each rank
+\* with either news, a writer ends in any way, and whoever wants bytes that are there
+\* may have them.
+ReceptiveInv ==
+    /\ \A c \in Copies :
+         /\ cp[c].st = "planned" =>
+              \A x \in {"submit", "skip"} : CanFire(CopyEdges, cp[c].st, x, {})
+         /\ cp[c].st = "in_flight" =>
+              \A G \in SUBSET {"last_rank", "all_landed"} :
+                  CanFire(CopyEdges, cp[c].st, "report", G)
+    /\ \A e \in Enc :
+         /\ est[e] = "allocated" =>
+              \A x \in {"begin_write", "cancel"} : CanFire(EntryEdges, est[e], x, {})
+         /\ est[e] = "saving" =>
+              \A x \in {"write_landed", "write_ended", "write_lost"} :
+                  CanFire(EntryEdges, est[e], x, {})
+         /\ Servable(e) => CanFire(EntryEdges, est[e], "pin", {})
+
 \* Each lifecycle variable moves along edges of its table, by the events that
 \* the step recorded; one action may fire two events on one entry.
 Along(table, name, from, to) ==

@@ -27,6 +27,7 @@ from ec_protocol.errors import ECError
 from ec_protocol.mutants import core, source
 from ec_protocol.mutants.explained import (
     Explanation,
+    Side,
     load_explanations,
     reason_for,
     stale,
@@ -77,7 +78,7 @@ def mutants(
         return
     try:
         chosen = _chosen(names or [], tier, python=python)
-        side = "core" if python else "models"
+        side: Side = "core" if python else "models"
         explanations = load_explanations(tla_dir())[side]
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in chosen))

@@ -11,6 +11,7 @@ names (another one of the same lifecycle), truth values, and statements (left ou
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import copy
@@ -96,42 +97,36 @@ def source_mutants(module: str) -> Iterator[SourceMutant]:
     if module not in FILES:
         raise ECError(f"module {module!r} is not mutated; known: {', '.join(FILES)}")
     path = Path(str(importlib.import_module(f"ec_protocol.{module}").__file__))
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     seen: dict[str, int] = {}
-    for function, inside in _functions(tree):
-        for line, change, mutated in _changes(tree, function):
+    for function, owner in _functions(ast.parse(path.read_text(encoding="utf-8"))):
+        inside = f"{owner}.{function.name}" if owner else function.name
+        for line, change, mutated in _changes(function):
             name = f"{module}:{inside}:{line}:{change}"
             seen[name] = seen.get(name, 0) + 1
             unique = name if seen[name] == 1 else f"{name}#{seen[name]}"
-            code = _code_of(compile(mutated, str(path), "exec"), inside)
+            code = _code_of(mutated, owner, str(path))
             yield SourceMutant(unique, module, inside, line, change, code)
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Every function of a module, with the name of its class or ``""``."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            yield node, node.name
+            yield node, ""
         elif isinstance(node, ast.ClassDef):
             for inner in node.body:
                 # What is only shown to people is not worth a test.
                 if isinstance(inner, ast.FunctionDef) and inner.name != "__repr__":
-                    yield inner, f"{node.name}.{inner.name}"
+                    yield inner, node.name
 
 
-def _changes(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tuple[int, str, ast.Module]]:
-    """Each change of one function: line, words, and the whole module with it."""
+def _changes(function: ast.FunctionDef) -> Iterator[tuple[int, str, ast.FunctionDef]]:
+    """Each change of one function: line, words, and the function with it."""
     for position, node in enumerate(ast.walk(function)):
         for number, (line, words, _) in enumerate(_variants(node)):
-            mutated = copy.deepcopy(tree)
-            twin = next(
-                n
-                for n in ast.walk(mutated)
-                if isinstance(n, ast.FunctionDef)
-                and (n.name, n.lineno) == (function.name, function.lineno)
-            )
-            target = list(ast.walk(twin))[position]
+            mutated = copy.deepcopy(function)
+            target = list(ast.walk(mutated))[position]
             _variants(target)[number][2](target)
-            ast.fix_missing_locations(mutated)
             yield line, words, mutated
 
 
@@ -230,9 +225,16 @@ def _drop(node: ast.AST, *, field: str, index: int) -> None:
     getattr(node, field)[index] = ast.Pass()
 
 
-def _code_of(module: types.CodeType, qualified: str) -> types.CodeType:
-    code = module
-    for name in qualified.split("."):
+def _code_of(function: ast.FunctionDef, owner: str, path: str) -> types.CodeType:
+    """The code of a function as it stands in its class and file."""
+    body: list[ast.stmt] = [function]
+    if owner:
+        body = [ast.ClassDef(owner, bases=[], keywords=[], body=body, decorator_list=[])]
+    tree = ast.fix_missing_locations(ast.Module(body, type_ignores=[]))
+    code = compile(
+        tree, path, "exec", flags=__future__.annotations.compiler_flag, dont_inherit=True
+    )
+    for name in (owner, function.name) if owner else (function.name,):
         code = next(
             const
             for const in code.co_consts
