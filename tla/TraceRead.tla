@@ -52,6 +52,9 @@ HasRead(r) ==
 ReadRec(r) == proc[r.p].reads[r.id]
 ReadMove(r, event, G) == Moved("read", r.id, ReadEdges, ReadRec(r).state, event, G)
 ReadAfter(r, event, G) == [ReadRec(r) EXCEPT !.state = Fire(ReadEdges, @, event, G)]
+\* The guards that the event depends on, as far as the record tells that they hold.
+OnlyGuard(r, guard) == Fits("guards of the event", ToldGuards(r, "read") \subseteq {guard},
+                            {guard}, ToldGuards(r, "read"))
 ReadTable(r, event, G) == Table(ReadEdges, ReadRec(r).state, event, G)
 PeerOf(r) == proc[r.p].peers[ReadRec(r).peer]
 KnownPeer(r) == Guard("the peer is not drained (EC-6.4)", ReadRec(r).peer \in DOMAIN proc[r.p].peers)
@@ -122,7 +125,8 @@ AckOk(r) ==
            fence == said.fence
            G == ToldGuards(r, "read")
            b == [a EXCEPT !.incarnation = said.incarnation]
-       IN /\ ReadTable(r, "ack_ok", G)
+       IN /\ OnlyGuard(r, "fence_open")
+          /\ ReadTable(r, "ack_ok", G)
           /\ Guard("a lease", lease >= 0)
           /\ Guard("the lease of one's own configuration, if the ack has none (EC-5.1)",
                    said.incarnation = "" => Near(lease, f.read_lease))
@@ -197,7 +201,8 @@ ReadEntry(r) == proc[r.p].entries[ReadRec(r).entry]
 PostRead(r) ==
     /\ HasRead(r) /\ KnownPeer(r) /\ ToldOne(r, "read")
     /\ LET a == ReadRec(r) e == ReadEntry(r) G == ToldGuards(r, "read") open == "fence_open" \in G
-       IN /\ ReadTable(r, "post_read", G)
+       IN /\ OnlyGuard(r, "fence_open")
+          /\ ReadTable(r, "post_read", G)
           /\ Judged("fence_open: now + min_read_s <= fence (EC-5.2)", open,
                     r.now + Run.facts[r.p].min_read, a.fence)
           /\ IF open
@@ -219,7 +224,8 @@ ReadDone(r) ==
     /\ LET a == ReadRec(r) e == ReadEntry(r) G == ToldGuards(r, "read")
            landed == "in_lease" \in G
            event == IF landed THEN "write_landed" ELSE "write_ended"
-       IN /\ ReadTable(r, "read_done", G)
+       IN /\ OnlyGuard(r, "in_lease")
+          /\ ReadTable(r, "read_done", G)
           /\ Guard("not over before it was posted", AtMost(a.posted_at, r.now))
           /\ Judged("in_lease: now <= fence (FencedAccept, EC-5.3)", landed, r.now, a.fence)
           /\ Table(EntryEdges, e.state, event, {})
@@ -281,7 +287,8 @@ Retire(r) ==
 Settle(r) ==
     /\ HasRead(r) /\ KnownPeer(r) /\ ToldOne(r, "read")
     /\ LET a == ReadRec(r) G == ToldGuards(r, "read")
-       IN /\ ReadTable(r, "settle", G)
+       IN /\ OnlyGuard(r, "retry_left")
+          /\ ReadTable(r, "settle", G)
           /\ Guard("only a retryable attempt is retried", G # {} => a.state = "retryable")
           /\ LET c == [WithPeer(r) EXCEPT !.reads = r.id :> ReadAfter(r, "settle", G)]
              IN IF Effect(ReadEdges, a.state, "settle", G) # "free_blocks"

@@ -266,8 +266,9 @@ class Judge:
         for record in log:
             told = _told(record)
             self._told.append(told)
-            self._changed.append(frozenset(k for k, v in told.items() if known.get(k) != v))
-            known.update(told)
+            own = {key: _own(key, variables) for key, variables in told.items()}
+            self._changed.append(frozenset(k for k, v in own.items() if known.get(k) != v))
+            known.update(own)
 
     def rule(self, mutant: Mutant) -> str:
         """The rule by which the specification may accept the mutant; ``""`` if none.
@@ -276,8 +277,8 @@ class Judge:
           process, neither tells an object that the other changes; of two, no message
           orders them.
         * *no change*: the dropped or repeated record tells what was so before.
-        * *cut off*: nothing that follows has to do with the dropped record, so it may as
-          well have been the last one, of a process that was killed before.
+        * *not yet*: nothing that follows tells what the dropped record changed, so that
+          step may as well come after the end of the log.
         * *input*: the altered field is chosen outside of the protocol (``_INPUTS``).
         """
         first = mutant.first - 1
@@ -290,7 +291,7 @@ class Judge:
             if not self._changed[first]:
                 return "no change"
             later = range(first + 1, len(self.log))
-            return "cut off" if all(self._commute(first, other) for other in later) else ""
+            return "not yet" if all(self._ignores(other, first) for other in later) else ""
         if mutant.operator == "duplicate":
             return "no change" if self._so_before(first, mutant.lines[0]) else ""
         path = mutant.what.split()[2]
@@ -307,12 +308,23 @@ class Judge:
         actions = {a.action, b.action}
         return bool(actions & _READER and actions & _GRANTER)
 
+    def _ignores(self, later: int, earlier: int) -> bool:
+        if self.log[later].process == self.log[earlier].process:
+            return self._changed[earlier].isdisjoint(self._told[later])
+        return self._commute(earlier, later)
+
     def _so_before(self, index: int, record: Record) -> bool:
         for key, variables in _told(record).items():
             earlier = (told[key] for told in reversed(self._told[:index]) if key in told)
-            if next(earlier, None) != variables:
+            before = next(earlier, None)
+            if before is None or _own(key, before) != _own(key, variables):
                 return False
         return True
+
+
+def _own(key: _Object, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Variables without those that follow from others' (attempts know their peer)."""
+    return {name: v for name, v in variables.items() if (key[1], name) != ("peer", "attempts")}
 
 
 def _told(record: Record) -> dict[_Object, Mapping[str, Any]]:
