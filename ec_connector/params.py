@@ -104,7 +104,7 @@ def parse_remote(
     if host is None and port is None:
         # The producer could not serve it: metadata and address go together (EC-11.1).
         return "absent"
-    if not 1 <= len(mm_hash) <= MAX_HASH_CHARS:
+    if not can_be_asked_for(mm_hash):
         return "bad_mm_hash"
     if not isinstance(host, str) or not _HOST.fullmatch(host):
         return "bad_peer_host"
@@ -126,7 +126,22 @@ def parse_remote(
         or tuple(announced) != shape
     ):
         return "shape_contradicts_request"
-    return RemoteRef(host, port, size)
+    return RemoteRef(host.strip("[]"), port, size)
+
+
+def can_be_asked_for(mm_hash: str) -> bool:
+    """Whether a request on the wire can hold the name (EC-8.8).
+
+    Names may be the clients' own: of any length, and with characters that are none,
+    such as half a surrogate pair out of JSON.
+    """
+    if not 1 <= len(mm_hash) <= MAX_HASH_CHARS:
+        return False
+    try:
+        mm_hash.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_int(value: object) -> TypeGuard[int]:

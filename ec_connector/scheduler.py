@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ec_connector.items import Item
 from ec_connector.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
-from ec_connector.params import MAX_HASH_CHARS, AllowedPeers, parse_remote
+from ec_connector.params import AllowedPeers, can_be_asked_for, parse_remote
 from ec_protocol.copies import Copy, CopyTable
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.holds import HoldTable
@@ -359,7 +359,7 @@ class ECScheduler:
         being_saved = self.copies.save_of(item.mm_hash) is not None
         servable = entry is not None and (entry.servable or being_saved)
         # A name may be a client's own; no request on the wire can hold a longer one.
-        servable = servable and 1 <= len(item.mm_hash) <= MAX_HASH_CHARS
+        servable = servable and can_be_asked_for(item.mm_hash)
         if entry is None or not servable or self._misfit(item) or p2p.address is None:
             self.counters["announced_without_address"] += 1
             return {"metadata": {}}

@@ -132,11 +132,11 @@ class NdjsonSink:
         self.path = Path(path)
         try:
             self._file: IO[str] | None = open(self.path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115
+            self._file.write(json.dumps({"trace_version": TRACE_VERSION}) + "\n")
         except OSError as exc:
             raise TraceError(
                 f"trace file {self.path}: {exc.strerror}; name a writable file"
             ) from exc
-        self._file.write(json.dumps({"trace_version": TRACE_VERSION}) + "\n")
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         """Append one record."""

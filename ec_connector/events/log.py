@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from ec_connector.events.codec import Event
-from ec_connector.params import MAX_HASH_CHARS
+from ec_connector.params import can_be_asked_for
 from ec_protocol.entry import Entry
 from ec_protocol.tier import TierEvent
 
@@ -36,10 +36,8 @@ class EventLog:
 
     def add(self, event: TierEvent, entry: Entry) -> None:
         """Something happened to ``entry``; ``EncodingTier.listener``."""
-        if not 1 <= len(entry.mm_hash) <= MAX_HASH_CHARS:
-            return  # no request on the wire can hold the name, so nobody was told of it
-        if self._closed:
-            return
+        if self._closed or not can_be_asked_for(entry.mm_hash):
+            return  # nobody was told of such a name
         if len(self._waiting) >= self._limit:
             self._missing += 1
             self.dropped += 1

@@ -114,7 +114,7 @@ def test_a_full_queue_drops_and_says_how_many() -> None:
     assert told(log) == [("stored", "f")]
 
 
-@pytest.mark.parametrize("name", ["", "x" * 513, "y" * (1 << 20)])
+@pytest.mark.parametrize("name", ["", "x" * 513, "y" * (1 << 20), "a\ud800"])
 def test_names_that_nobody_can_ask_for_are_not_published(name: str) -> None:
     log = EventLog(10)
     save(tier_with(log), name)

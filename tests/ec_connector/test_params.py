@@ -75,10 +75,16 @@ def test_params_of_any_type(params: object, reason: str) -> None:
 
 
 def test_names_that_are_too_long_or_empty_are_not_asked_for() -> None:
-    for name in ("", "x" * 513, "x" * (1 << 20)):
+    for name in ("", "x" * 513, "x" * (1 << 20), "\ud800", "a\udfffb"):
         assert parse({name: GOOD}, name) == "bad_mm_hash"
     for name in ("../../etc/passwd", "a/b", "\0", "é" * 512):
         assert isinstance(parse({name: GOOD}, name), RemoteRef)
+
+
+def test_an_ipv6_address_may_come_in_brackets() -> None:
+    ref = parse({"h": {**GOOD, "peer_host": "[fd00::5]"}})
+    assert isinstance(ref, RemoteRef)
+    assert ref.host == "fd00::5"
 
 
 def test_an_encoding_larger_than_the_region_is_not_asked_for() -> None:
@@ -125,7 +131,7 @@ def test_allowed_peers(host: str, allowed: bool) -> None:
     rules = AllowedPeers(["10.1.0.0/16", "encoder-0", "fd00::/64", "192.0.2.7"])
     assert rules.allows(host) is allowed
     ref = parse({"h": {**GOOD, "peer_host": host}}, allowed=rules)
-    assert ref == (RemoteRef(host, 5601, 96) if allowed else "foreign_peer_host")
+    assert ref == (RemoteRef(host.strip("[]"), 5601, 96) if allowed else "foreign_peer_host")
 
 
 def test_without_rules_every_peer_is_allowed() -> None:

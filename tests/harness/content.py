@@ -25,7 +25,7 @@ def expected(mm_hash: str, rows: int) -> torch.Tensor:
     Returns:
         ``(rows, WIDTH)`` of bfloat16. Compare with ``same``: some bits are NaN.
     """
-    raw = hashlib.shake_128(mm_hash.encode()).digest(rows * BLOCK)
+    raw = hashlib.shake_128(mm_hash.encode(errors="surrogatepass")).digest(rows * BLOCK)
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(DTYPE).view(rows, WIDTH)
 
 

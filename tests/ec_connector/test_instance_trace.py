@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace that cannot be written any more costs the trace and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ec_connector.instance import TraceFile
+from ec_protocol.tier import EncodingTier
+from ec_protocol.trace import Trace, TraceError, read_trace
+
+BLOCK = 64
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_engine(tmp_path: Path, caplog):
+    sink = TraceFile(str(tmp_path / "t"))
+    assert sink._sink is not None
+    sink._sink._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    tier = EncodingTier(4, BLOCK, Trace("engine", lambda: 0.0, sink))
+    for name in "abcdefgh":
+        entry = tier.alloc(name, BLOCK)
+        assert entry is not None
+        tier.cancel(entry)
+    tier.check()
+    assert len([r for r in caplog.records if "ends here: [Errno 28]" in r.message]) == 1
+    sink.close()
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "é" * 10, "x\0y\n"])
+def test_names_of_any_form_can_be_traced(tmp_path: Path, name: str):
+    sink = TraceFile(str(tmp_path / "t"))
+    tier = EncodingTier(4, BLOCK, Trace("engine", lambda: 0.0, sink))
+    assert tier.alloc(name, BLOCK) is not None
+    sink.close()
+    sink.close()
+    assert [record["mm_hash"] for record in read_trace(tmp_path / "t")] == [name]
+
+
+def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path):
+    with pytest.raises(TraceError, match="trace file"):
+        TraceFile(str(tmp_path / "no" / "t"))
+    with pytest.raises(TraceError, match="No space left"):
+        TraceFile("/dev/full")
