@@ -30,13 +30,19 @@ def explain(
         typer.Option(metavar="FILE", help="Where to write; - for standard output."),
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="The drawing alone, as SVG.")] = False,
+    adapter: Annotated[
+        str, typer.Option(help="What a scenario is played against; see docs/conformance.md.")
+    ] = "ours",
+    case: Annotated[
+        str, typer.Option(metavar="ID", help="Which case of a file that has several.")
+    ] = "",
     timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds before TLC is killed.")
     ] = None,
 ) -> None:
     """Draw a counterexample, a scenario or a recorded run as a sequence diagram."""
     try:
-        story = tell(what, timeout)
+        story = tell(what, timeout, adapter, case)
     except ECError as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(2) from exc

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,19 +30,23 @@ class UnknownInput(ECError):
     """What was named is nothing that can be explained; the message says what can."""
 
 
-def tell(names: Sequence[str], seconds: float | None = None) -> Story:
+def tell(
+    names: Sequence[str], seconds: float | None = None, adapter: str = "ours", case: str = ""
+) -> Story:
     """The story of what was named.
 
     Args:
         names: One model of ``tla/manifest.json``, one file, or several traces.
         seconds: Bound of a run of TLC; that of the manifest if left out.
+        adapter: What a scenario is played against.
+        case: Which case of a scenario file; its only one if left out.
 
     Raises:
         ECError: It cannot be explained; the message names it and says why.
     """
     paths = [Path(name) for name in names]
     if all(path.is_file() for path in paths):
-        return _tell_files(paths)
+        return _tell_files(paths, adapter, case)
     if len(names) > 1:
         lost = next(path for path in paths if not path.is_file())
         raise UnknownInput(f"{lost}: no such file; several names must all be trace files")
@@ -49,7 +55,7 @@ def tell(names: Sequence[str], seconds: float | None = None) -> Story:
     return _tell_model(names[0], seconds)
 
 
-def _tell_files(paths: list[Path]) -> Story:
+def _tell_files(paths: list[Path], adapter: str, case: str) -> Story:
     kinds = {path: _kind(path) for path in paths}
     if set(kinds.values()) == {"trace"}:
         return tell_traces(paths)
@@ -67,14 +73,45 @@ def _tell_files(paths: list[Path]) -> Story:
         manifest = load_manifest(tla_dir())
         model = next((model for model in manifest.models if model.name == name), None)
         return tell_counterexample(parser.output, name, model, manifest.folder)
+    if kinds[path] == "json":
+        return _tell_json(path, adapter, case)
     raise UnknownInput(
         f"{path}: neither a trace (NDJSON whose first line has trace_version), nor recorded "
-        "output of TLC with -tool"
+        "output of TLC with -tool, nor a scenario or history (JSON)"
     )
 
 
+def _tell_json(path: Path, adapter: str, wanted: str) -> Story:
+    """A scenario file is played; a history was played before."""
+    if importlib.util.find_spec("msgspec") is None:
+        raise UnknownInput(f"{path}: scenarios need msgspec: pip install 'ec-connector[nixl]'")
+    # Only here is msgspec needed.
+    import msgspec
+
+    from ec_protocol.conformance.runner import connector, run_case
+    from ec_protocol.conformance.schedule import load_file
+    from ec_protocol.explain.from_history import tell_history
+
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise UnknownInput(f"{path}: not JSON: {exc}") from exc
+    if isinstance(document, dict) and {"case", "history", "result"} <= document.keys():
+        outcome = {**document["result"], "adapter": document.get("adapter", "")}
+        return tell_history(document["case"], document["history"], outcome)
+    cases = load_file(path)
+    chosen = [case for case in cases if case.id == wanted] if wanted else cases
+    if len(chosen) != 1:
+        ids = ", ".join(case.id for case in cases)
+        raise UnknownInput(f"{path}: name one of its cases with --case: {ids}")
+    name, connect = connector(adapter, None)
+    result = run_case(chosen[0], connect)
+    outcome = {**result.row(), "invariant": result.invariant, "adapter": name}
+    return tell_history(msgspec.to_builtins(chosen[0]), result.history, outcome)
+
+
 def _kind(path: Path) -> str:
-    """``trace``, ``tlc``, or ``""`` for neither, by the beginning of the file."""
+    """``trace``, ``tlc``, ``json``, or ``""`` for none, by the beginning of the file."""
     try:
         with open(path, "rb") as file:
             head = file.read(_LOOK)
@@ -83,6 +120,8 @@ def _kind(path: Path) -> str:
     if _TLC_MARK.encode() in head:
         return "tlc"
     first = head.split(b"\n", 1)[0]
+    if head.lstrip().startswith(b"{") and b"trace_version" not in first:
+        return "json"
     # An empty file is read as a trace, whose reader says best what is wrong with it.
     return "trace" if not head or head.startswith(_GZIP) or b"trace_version" in first else ""
 

@@ -116,6 +116,7 @@ class Verdict:
         facts: Pairs of a name and a text to show below: the safeguard that was
             removed, the fault, the clauses.
         back_to: A behaviour that goes on for ever returns to this row.
+        headline: Said instead of "TITLE is violated by step N".
     """
 
     title: str
@@ -124,6 +125,7 @@ class Verdict:
     bad: bool = True
     facts: Sequence[tuple[str, str]] = ()
     back_to: int | None = None
+    headline: str = ""
 
 
 @dataclass(slots=True)
