@@ -18,15 +18,14 @@ time, and traffic that never ends. (At one moment of the virtual clock it may se
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from ec_connector.conformance import vllm_stage as stage
 from ec_connector.conformance.vllm_device import Rank
-from ec_protocol.conformance.adapter import Adapter, Json, Result, Unsupported
+from ec_connector.conformance.vllm_host import BuiltinHost
+from ec_protocol.conformance.adapter import Json, Result, Unsupported
 from ec_protocol.errors import ECError
 from ec_protocol.timing import Timing
 
@@ -40,7 +39,6 @@ _METADATA: Final = "image_grid_thw"
 _REQUESTS_AT_ONCE: Final = 8
 #: Encodings by which the kit only asks whether there is room.
 _PROBE: Final = "room-"
-_numbers = itertools.count(1)
 
 
 class Media(dict[str, Any]):
@@ -51,7 +49,7 @@ class Media(dict[str, Any]):
         return {_METADATA: [1, 2, 2]}
 
 
-class Builtin(Adapter):
+class Builtin(BuiltinHost):
     """One engine instance of vLLM's connector."""
 
     #: Whether the ack timeout stays as it ships, instead of the kit's.
@@ -59,17 +57,11 @@ class Builtin(Adapter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._modules = stage.install()
-        number = next(_numbers)
-        self._stage = stage.Stage(self.emit, f"agent-vllm-{os.getpid():x}-{number}".encode())
-        self._name = f"conformance-{os.getpid():x}-{number}"
         self._requests: dict[str, Any] = {}
         self._deferred: dict[str, Any] = {}
         self._failed: set[str] = set()
         self._bytes: dict[str, int] = {}
         self._in_step = False
-        self._region: Any = None
-        self._ranks: dict[int, Rank] = {}
         self._metadata: Any = None
         self._sent_now = 0
 
@@ -82,6 +74,7 @@ class Builtin(Adapter):
         self._p2p = settings["p2p"]
         if settings["compat"]["vllm_version"] != self._modules["version"].__version__:
             raise Unsupported("a compatibility hash of another version of vLLM")
+        self._stage.dtype = settings["compat"]["dtype"]
         timers = self._timers(settings["timers"])
         extra = {
             "ec_cpu_bytes": settings["blocks"] * self._block_size,
@@ -126,36 +119,6 @@ class Builtin(Adapter):
             raise Unsupported("timers that are constants of its modules")
         return timers
 
-    def _configuration(
-        self, settings: Mapping[str, Json], role: str, extra: dict[str, Json]
-    ) -> SimpleNamespace:
-        """What it reads of a VllmConfig."""
-        import torch
-
-        transfer = self._modules["config"].ECTransferConfig(
-            ec_connector="ECCPUConnector",
-            ec_role=role,
-            engine_id=self._name,
-            ec_connector_extra_config=extra,
-        )
-        width = self._block_size // self._element_size
-        return SimpleNamespace(
-            instance_id=self._name,
-            use_v2_model_runner=True,
-            ec_transfer_config=transfer,
-            parallel_config=SimpleNamespace(
-                data_parallel_index=0,
-                tensor_parallel_size=settings["ranks"],
-                prefill_context_parallel_size=1,
-                distributed_executor_backend="mp",
-            ),
-            model_config=SimpleNamespace(
-                dtype=torch.bfloat16,
-                model=settings["compat"]["model"],
-                get_inputs_embeds_size=lambda: width,
-            ),
-        )
-
     def tick(self, *, now: float) -> Result:
         """See ``Adapter.tick``."""
         self._at(now)
@@ -166,29 +129,6 @@ class Builtin(Adapter):
         self._at(now)
         self._region = None
         self._connector.shutdown()
-        return {}
-
-    def close(self) -> None:
-        """The process is gone; its file, which SIGKILL would leave behind, goes with it."""
-        for rank in self._ranks.values():
-            rank.close()
-        if self._region is not None:
-            self._region.cleanup()
-            self._region = None
-
-    # --------------------------------------------------------------------- memory
-    def peek(self, *, now: float, offset: int, size: int) -> Result:
-        """See ``Adapter.peek``."""
-        data = self._region.blocks.view(-1)[offset : offset + size]
-        return {"data": data.numpy().tobytes().hex()}
-
-    def poke(self, *, now: float, offset: int, data: str) -> Result:
-        """See ``Adapter.poke``."""
-        import torch
-
-        raw = bytearray.fromhex(data)
-        view = torch.frombuffer(raw, dtype=torch.int8)
-        self._region.blocks.view(-1)[offset : offset + len(raw)] = view
         return {}
 
     # --------------------------------------------------------------------- engine
@@ -383,17 +323,11 @@ class Builtin(Adapter):
         self._stage.prepare_s = seconds
         return {}
 
-    # ------------------------------------------------------------------ compatibility
-    def compat_hash(self, *, now: float, facts: Mapping[str, Json]) -> Result:
-        """See ``Adapter.compat_hash``."""
-        return {"hash": self._modules["protocol"].compute_ec_compatibility_hash(**facts)}
-
     # ------------------------------------------------------------------- internals
     def _at(self, now: float, *, steps: bool = True) -> None:
-        stage.enter(self._stage)
         if now != self._stage.now:
             self._sent_now = 0
-        self._stage.now = now
+        self._enter(now)
         if steps:
             self._steps()
 

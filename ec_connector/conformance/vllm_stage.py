@@ -40,6 +40,7 @@ class Stage:
         now: Seconds.
         prepare_s: How long it takes to prepare a READ.
         agent: Metadata of its NIXL agent.
+        dtype: What the compatibility hash takes for the dtype's name.
         router: Its ROUTER, if it has bound one.
         dealers: Its DEALERs by address.
         reads: Posted READs by number.
@@ -48,6 +49,7 @@ class Stage:
 
     emit: Callable[..., None]
     agent: bytes
+    dtype: str = "torch.bfloat16"
     now: float = 0.0
     prepare_s: float = 0.0
     router: SimSocket | None = None
@@ -164,7 +166,7 @@ def _check_address(path: str) -> None:
     import zmq
 
     if not _PLAIN.fullmatch(path):
-        real = zmq.Context.instance().socket(zmq.DEALER)
+        real: Any = zmq.Context.instance().socket(zmq.DEALER)
         try:
             real.connect(path)
         finally:
@@ -382,5 +384,15 @@ def install() -> dict[str, Any]:
     for module in (found["data"], found["nixl_utils"]):
         module.NixlWrapper = SimAgent
         module.nixl_agent_config = lambda **_: None
+    _name_dtypes(found["protocol"])
     _modules.update(found)
     return _modules
+
+
+def _name_dtypes(protocol: Any) -> None:
+    """Hash the dtype by the name in the kit's facts, which need not be torch's for it."""
+    compute = protocol.compute_ec_compatibility_hash
+    protocol.compute_ec_compatibility_hash = lambda *, dtype, **facts: compute(
+        dtype=_stage().dtype, **facts
+    )
+    protocol.real_compatibility_hash = compute
