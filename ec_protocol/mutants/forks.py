@@ -40,6 +40,7 @@ TEST_FILES: Final = (
     "test_consumer_acks.py",
     "test_consumer_peers.py",
     "test_consumer_reads.py",
+    "test_consumer_unnamed.py",
     "test_extents.py",
     "test_actions.py",
     "test_schedules.py",

@@ -35,7 +35,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "tier": ("test_tier.py", "test_tier_check.py"),
     "copies": ("test_copies.py",),
     "holds": ("test_holds.py",),
-    "peers": ("test_peers.py", "test_consumer_peers.py"),
+    "peers": ("test_peers.py", "test_consumer_unnamed.py", "test_consumer_peers.py"),
     "extents": ("test_extents.py", "test_tier.py"),
 }
 

@@ -212,3 +212,13 @@ def test_churn_leaves_entries_in_few_pieces() -> None:
         pieces.append(len(extents))
     assert sum(pieces) / len(pieces) < 1.2
     assert max(pieces) <= 3
+
+
+def test_of_holes_that_were_filled_nothing_is_remembered() -> None:
+    space = ExtentAllocator(8)
+    taken = [space.alloc(2) for _ in range(4)]
+    assert space._size_at == {}
+    for extents in taken:
+        assert extents is not None
+        space.free(extents)
+    assert space._size_at == {0: 8}

@@ -202,3 +202,63 @@ def test_an_entry_that_several_wait_for_takes_its_share_once() -> None:
     for waiter in ("r1", "r2", "r3"):
         holds.release(("fetched", "a", waiter))
     assert (holds.held_blocks, entry.state, other.state) == (1, "ready", "pinned")
+
+
+def test_by_default_holds_keep_half_of_the_region() -> None:
+    assert HoldTable(make(8)).max_blocks == 4
+
+
+def test_an_entry_that_is_held_again_takes_its_share_again() -> None:
+    tier, holds = table(blocks=4)
+    entry = land(tier, "a", 2)
+    for _ in range(2):
+        assert holds.hold(("announced", "a"), entry, NOW)
+        assert holds.held_blocks == 2
+        holds.release(("announced", "a"))
+        assert holds.held_blocks == 0
+
+
+def test_an_entry_as_large_as_the_share_is_held_when_it_lands() -> None:
+    tier, holds = table(blocks=4)
+    entry = saving(tier, "a", 2)
+    assert holds.hold(("announced", "a"), entry, NOW)
+    tier.write_landed(entry, ("save", 1))
+    holds.landed(entry)
+    assert (entry.state, holds.held_blocks) == ("pinned", 2)
+
+
+def test_a_hold_may_be_wanted_before_the_write_has_begun() -> None:
+    tier, holds = table()
+    entry = tier.alloc("a", BLOCK)
+    assert entry is not None
+    assert holds.hold(("announced", "a"), entry, NOW)
+    tier.begin_write(entry, ("save", 1))
+    tier.write_landed(entry, ("save", 1))
+    holds.landed(entry)
+    assert entry.state == "pinned"
+
+
+def test_a_hold_that_waits_keeps_the_later_deadline() -> None:
+    tier, holds = table()
+    entry = saving(tier, "a")
+    for deadline, expected in ((NOW + 5, NOW + 5), (NOW + 1, NOW + 5)):
+        assert holds.hold(("announced", "a"), entry, deadline)
+        assert holds.next_deadline() == expected
+
+
+def test_a_key_holds_one_entry_at_a_time() -> None:
+    """What the key held before is let go, whether its bytes are there or not."""
+    tier, holds = table()
+    first, second = land(tier, "a"), land(tier, "b")
+    assert holds.hold(("key",), first, NOW + 5)
+    assert holds.hold(("key",), second, NOW)
+    assert (first.state, second.state, holds.held_blocks) == ("ready", "pinned", 1)
+    assert holds.next_deadline() == NOW
+    waiting = saving(tier, "c")
+    assert holds.hold(("key",), waiting, NOW + 3)
+    assert (second.state, holds.held_blocks, holds.next_deadline()) == ("ready", 0, NOW + 3)
+    assert holds.hold(("key",), first, NOW + 1)
+    assert (first.state, holds.next_deadline()) == ("pinned", NOW + 1)
+    tier.write_landed(waiting, ("save", 1))
+    holds.landed(waiting)
+    assert waiting.state == "ready"

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from ec_protocol.errors import GuardRefused, IllegalEvent
 from ec_protocol.peers import PeerTable
+from ec_protocol.trace import Trace
 from ec_protocol.wire import PREFERRED_VERSION
 
 KEY = ("host", 5601)
@@ -143,3 +146,23 @@ def test_variables_are_those_of_the_spec() -> None:
         "version": 2,
         "attempts": [1, 3],
     }
+
+
+@pytest.mark.clause("EC-9.5")
+def test_a_loss_is_forgotten_when_its_cool_down_is_over_and_not_before() -> None:
+    table = PeerTable(4.0)
+    table.down(table.open(KEY, NOW), "lost", NOW)
+    table.forget_losses(math.nextafter(NOW + 4.0, 0.0))
+    assert table._lost_at == {KEY: NOW}
+    table.forget_losses(NOW + 4.0)
+    assert table._lost_at == {}
+
+
+@pytest.mark.clause("EC-1.3")
+def test_a_recorded_move_tells_the_state_it_led_to() -> None:
+    records: list[Mapping[str, Any]] = []
+    table = PeerTable(4.0, Trace("n", lambda: NOW, records.append))
+    peer = table.open(KEY, NOW)
+    table.down(peer, "lost", NOW)
+    states = [record["vars"][f"peer:{peer.peer_id}"]["state"] for record in records]
+    assert states == ["connecting", "down"]
