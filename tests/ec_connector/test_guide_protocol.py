@@ -15,7 +15,7 @@ pytest.importorskip("zmq")
 import zmq
 
 from ec_connector import p2p
-from ec_connector.control import ControlServer
+from ec_connector.control import ControlClient, ControlServer
 from ec_connector.data import DataPlaneError
 from ec_protocol import wire
 from ec_protocol.timing import Timing
@@ -171,6 +171,32 @@ def test_the_consumer_reads_and_the_producer_never_pushes(served):
         assert r.finished == "length"
         assert served.host.steps == steps
     served.drain()
+
+
+def test_one_connection_per_producer_however_many_reads(monkeypatch):
+    """A DEALER for each producer that is named, not for each encoding."""
+    opened: list[tuple[str, int]] = []
+    connect = ControlClient.open
+
+    def counting(self: ControlClient, peer: tuple[str, int], now: float) -> None:
+        opened.append(peer)
+        connect(self, peer, now)
+
+    monkeypatch.setattr(ControlClient, "open", counting)
+    with (
+        engine(role="ec_producer", p2p=RealPeers()) as one,
+        engine(role="ec_producer", p2p=RealPeers()) as other,
+        engine(role="ec_consumer", p2p=RealPeers()) as c,
+    ):
+        for producer, names in ((one, "abc"), (other, "de")):
+            for name in names:
+                producer.run(request(f"encode-{name}", (name, 1)))
+                host, port = producer.p2p.address
+                params = {name: {"peer_host": host, "peer_port": port, "size_bytes": BLOCK}}
+                r = request(f"decode-{name}", (name, 1), params=params, has_media=False)
+                c.run(r)
+                assert r.finished == "length"
+        assert opened == [one.p2p.address, other.p2p.address]
 
 
 def test_producer_restart_recovery_needs_no_new_handshake():
