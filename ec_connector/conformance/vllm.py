@@ -241,7 +241,13 @@ class Builtin(BuiltinHost):
         return {"requests": sorted(failed)}
 
     def pending(self, *, now: float) -> Result:
-        """See ``Adapter.pending``."""
+        """See ``Adapter.pending``.
+
+        With peer-to-peer reads on it wants steps for ever, to poll its sockets; that is told
+        in ``docs/conformance.md`` once, and does not fail every case that ends idle.
+        """
+        if self._p2p:
+            return {"pending": self._half._cache.has_held_entries()}
         return {"pending": bool(self._connector.has_pending_push_work())}
 
     def blocks(self, *, now: float) -> Result:
