@@ -73,6 +73,10 @@ def demo(
     keep_logs: Annotated[
         bool, typer.Option("--keep-logs", help="Keep the processes' logs and say where.")
     ] = False,
+    traces: Annotated[
+        Path | None,
+        typer.Option(help="Folder for traces, for ec-protocol trace check.", show_default=False),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout.")
     ] = False,
@@ -110,7 +114,9 @@ def demo(
             pictures = pictures_of.load_folder(
                 images, on_skip=lambda message: err.print(f"note: {message}", markup=False)
             )
-        rows = run_demo(pictures, runs=wanted, timeout_s=timeout, keep_logs=keep_logs)
+        rows = run_demo(
+            pictures, runs=wanted, timeout_s=timeout, keep_logs=keep_logs, traces=traces
+        )
     except ECError as error:
         _fail(str(error), "", as_json)
     if as_json:

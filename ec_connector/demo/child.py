@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's processes: ``python -m ec_connector.demo.child ROLE FOLDER INSTANCE``.
+"""The demo's processes: ``python -m ec_connector.demo.child ROLE FOLDER INSTANCE [TRACE]``.
 
 They talk to the parent in JSON lines: events on stdout, commands on stdin. Logs go to
 stderr. End of input, or the end of the parent, ends the process in good order.
@@ -46,9 +46,11 @@ def wrong_bytes(got: torch.Tensor, want: torch.Tensor) -> int:
     return int(flat.sum())
 
 
-def produce(pictures: list[Picture], instance: str) -> None:
+def produce(pictures: list[Picture], instance: str, trace: str) -> None:
     """Encode, save and announce every picture; serve until the parent says stop."""
-    engine = DemoEngine(instance, "ec_producer", region_bytes(pictures), peer_to_peer=True)
+    engine = DemoEngine(
+        instance, "ec_producer", region_bytes(pictures), peer_to_peer=True, trace=trace
+    )
     try:
         params: dict[str, Any] = {}
         for number, picture in enumerate(pictures):
@@ -83,7 +85,7 @@ class KillingReader:
         self._reader.post(attempt_id)
 
 
-def consume(pictures: list[Picture], instance: str) -> None:
+def consume(pictures: list[Picture], instance: str, trace: str) -> None:
     """Pull every picture's encoding from the producer and compare it with our own."""
     command = listen()
     if command is None:
@@ -96,6 +98,7 @@ def consume(pictures: list[Picture], instance: str) -> None:
         region_bytes(pictures),
         peer_to_peer=True,
         wrap_reader=(lambda reader: KillingReader(reader, pid, kill_at)) if kill_at else None,
+        trace=trace,
     )
     try:
         _compare(engine, pictures, command["params"])
@@ -134,9 +137,11 @@ def _compare(engine: DemoEngine, pictures: list[Picture], params: dict[str, Any]
         )
 
 
-def local(pictures: list[Picture], instance: str) -> None:
+def local(pictures: list[Picture], instance: str, trace: str) -> None:
     """One process: save, lose the device's cache, load, compare."""
-    engine = DemoEngine(instance, "ec_both", region_bytes(pictures), peer_to_peer=False)
+    engine = DemoEngine(
+        instance, "ec_both", region_bytes(pictures), peer_to_peer=False, trace=trace
+    )
     try:
         for number, picture in enumerate(pictures):
             engine.run(Request(f"s{number}", picture))
@@ -150,13 +155,13 @@ def local(pictures: list[Picture], instance: str) -> None:
 
 def main() -> None:
     """Entry point of the child process."""
-    role, folder, instance = sys.argv[1:4]
+    role, folder, instance, trace = [*sys.argv[1:], ""][:4]
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
     )
     run = {"producer": produce, "consumer": consume, "local": local}[role]
     try:
-        run(read_pictures(Path(folder)), instance)
+        run(read_pictures(Path(folder)), instance, trace)
     except ECError as error:
         logging.getLogger(__name__).exception("%s gave up", role)
         say("error", message=str(error))

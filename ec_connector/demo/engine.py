@@ -79,6 +79,7 @@ class DemoEngine:
         cpu_bytes: Size of the region.
         peer_to_peer: Whether to serve or read peers.
         wrap_reader: Replaces the data plane's reader by one made around it.
+        trace: File for a trace of what the process does; none if empty.
     """
 
     def __init__(
@@ -89,8 +90,11 @@ class DemoEngine:
         *,
         peer_to_peer: bool,
         wrap_reader: Callable[[Any], Any] | None = None,
+        trace: str = "",
     ) -> None:
-        extra = {"ec_cpu_bytes": cpu_bytes, "ec_enable_nixl": peer_to_peer}
+        extra: dict[str, Any] = {"ec_cpu_bytes": cpu_bytes, "ec_enable_nixl": peer_to_peer}
+        if trace:
+            extra["ec_trace_file"] = trace
         config = ECConfig.parse(extra, role)
         if config.side_channel is not None:
             # Any free port: several demos may run side by side.

@@ -37,10 +37,14 @@ class Child:
         run: Names the log.
     """
 
-    def __init__(self, role: str, folder: Path, run: str) -> None:
+    def __init__(self, role: str, folder: Path, run: str, traces: Path | None) -> None:
         self.role = role
         self.log = folder / f"{run}-{role}.log"
         instance = f"demo-{os.getpid()}-{role}-{secrets.token_hex(3)}"
+        trace = []
+        if traces is not None:
+            (traces / run).mkdir(parents=True, exist_ok=True)
+            trace = [str((traces / run / f"{role}.ndjson").resolve())]
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -50,6 +54,7 @@ class Child:
                     role,
                     str(folder / "pictures"),
                     instance,
+                    *trace,
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -111,7 +116,12 @@ class Child:
 
 
 def run_demo(
-    pictures: Sequence[Picture], *, runs: Sequence[RunName], timeout_s: float, keep_logs: bool
+    pictures: Sequence[Picture],
+    *,
+    runs: Sequence[RunName],
+    timeout_s: float,
+    keep_logs: bool,
+    traces: Path | None = None,
 ) -> list[RunRow]:
     """Run the named runs.
 
@@ -120,6 +130,7 @@ def run_demo(
         runs: Which runs, in order.
         timeout_s: Seconds each run may take.
         keep_logs: Keep the processes' logs, and say where they are.
+        traces: Folder for the processes' traces, one folder in it for each run.
 
     Returns:
         One row per run.
@@ -136,10 +147,10 @@ def run_demo(
             for run in runs:
                 deadline = time.monotonic() + timeout_s
                 if run == "local":
-                    rows.append(_run_local(folder, pictures, deadline, step))
+                    rows.append(_run_local(folder, traces, pictures, deadline, step))
                 else:
                     kill_at = len(pictures) // 2 + 1 if run == "producer-killed" else 0
-                    rows.append(_run_pair(run, folder, pictures, kill_at, deadline, step))
+                    rows.append(_run_pair(run, folder, traces, pictures, kill_at, deadline, step))
     finally:
         if keep_logs:
             sys.stderr.write(f"logs: {folder}\n")
@@ -159,8 +170,10 @@ def _children(*children: Child) -> Iterator[None]:
             child.stop()
 
 
-def _run_local(folder: Path, pictures: Sequence[Picture], deadline: float, step: Step) -> RunRow:
-    child = Child("local", folder, "local")
+def _run_local(
+    folder: Path, traces: Path | None, pictures: Sequence[Picture], deadline: float, step: Step
+) -> RunRow:
+    child = Child("local", folder, "local", traces)
     with _children(child):
         compared, _ = _follow(child, "local", pictures, deadline, step)
     loaded = sum(item["pulled"] for item in compared)
@@ -181,12 +194,14 @@ def _run_local(folder: Path, pictures: Sequence[Picture], deadline: float, step:
 def _run_pair(
     run: RunName,
     folder: Path,
+    traces: Path | None,
     pictures: Sequence[Picture],
     kill_at: int,
     deadline: float,
     step: Step,
 ) -> RunRow:
-    producer, consumer = Child("producer", folder, run), Child("consumer", folder, run)
+    producer = Child("producer", folder, run, traces)
+    consumer = Child("consumer", folder, run, traces)
     with _children(consumer, producer):
         announced = None
         while announced is None:

@@ -74,16 +74,18 @@ class Node:
 
     def save(self, mm_hash: str, data: bytes) -> Entry:
         """Put an encoding into the tier as a save that went well."""
+        copies = self.instance.scheduler.copies
         with self.lock:
-            entry = self.tier.alloc(mm_hash, len(data))
-            assert entry is not None
-            self.tier.begin_write(entry, ("save", entry.entry_id))
+            copy = copies.plan_save(mm_hash, len(data))
+            assert copy is not None
+            copies.submit(copy)
+            entry = copy.entry
             rest = data
             for extent in entry.extents:
                 view = self.region.view(extent)
                 view[: len(rest[: len(view)])] = rest[: len(view)]
                 rest = rest[len(view) :]
-            self.tier.write_landed(entry, ("save", entry.entry_id))
+            copies.report(copy.copy_id, 0, landed=True)
         self.p2p.wake()
         return entry
 

@@ -25,7 +25,7 @@ def demo(monkeypatch):
     asked = {}
     answer = {"wrong_bytes": 0, "error": None}
 
-    def run_demo(pictures, *, runs, timeout_s, keep_logs):
+    def run_demo(pictures, *, runs, timeout_s, keep_logs, traces):
         if answer["error"]:
             raise answer["error"]
         asked.update(pictures=pictures, runs=runs, timeout_s=timeout_s, keep_logs=keep_logs)
