@@ -208,21 +208,32 @@ class _Connection:
         self.ipv6 = ipv6
         self.give_up_at: float | None = give_up_at
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        _heartbeats(self.socket, timing)
-        self.socket.setsockopt(zmq.IPV6, int(ipv6))
-        self.socket.setsockopt(zmq.RCVHWM, _ACK_HIGH_WATER)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_ACK_BYTES + _FRAME_SLACK)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket()
-        self.socket.connect(_endpoint(*peer))
+        self.monitor: zmq.Socket[bytes] | None = None
+        try:
+            _heartbeats(self.socket, timing)
+            self.socket.setsockopt(zmq.IPV6, int(ipv6))
+            self.socket.setsockopt(zmq.RCVHWM, _ACK_HIGH_WATER)
+            self.socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_ACK_BYTES + _FRAME_SLACK)
+            self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+            self.monitor = self.socket.get_monitor_socket()
+            self.socket.connect(_endpoint(*peer))
+        except zmq.ZMQError:
+            # Addresses come from requests: nothing of a bad one may stay open.
+            self.close()
+            raise
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        return [self.socket] if self.monitor is None else [self.socket, self.monitor]
 
     def events(self) -> Iterator[int]:
-        for frames in _receive(self.monitor):
+        for frames in _receive(self.monitor) if self.monitor is not None else ():
             yield int(parse_monitor_message(frames)["event"])
 
     def close(self) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(0)
+        if self.monitor is not None:
+            self.socket.disable_monitor()
+            self.monitor.close(0)
         self.socket.close(0)
 
 
@@ -244,7 +255,7 @@ class ControlClient:
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What to poll for input."""
-        return [sock for item in self._connections.values() for sock in (item.socket, item.monitor)]
+        return [sock for item in self._connections.values() for sock in item.sockets]
 
     @property
     def peers(self) -> list[PeerKey]:

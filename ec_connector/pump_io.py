@@ -54,6 +54,8 @@ _IDLE_S: Final = 1.0
 _BUSY_PAUSE_S: Final = 30e-6
 _SLOW_PAUSE_S: Final = 300e-6
 _SLOW_AFTER_S: Final = 0.1
+#: Requests of which is remembered when they were sent; some are never answered.
+_MAX_UNANSWERED: Final = 4096
 #: Timers are looked at no more often while a transfer keeps the pump busy.
 _TICK_S: Final = 1e-3
 
@@ -309,6 +311,8 @@ class PumpIO:
             client.close(command.peer)
         elif isinstance(command, SendReq):
             if command.req.attempt_id is not None:
+                if len(self._sent_at) >= _MAX_UNANSWERED:
+                    self._sent_at.clear()
                 self._sent_at[command.req.attempt_id] = self._clock()
             if not client.send(command.peer, wire.encode(command.req)):
                 self.stats.count("requests_dropped")
@@ -362,8 +366,6 @@ class PumpIO:
         sent_at = self._sent_at.pop(int(number), None) if number.isdecimal() else None
         if sent_at is not None:
             self.stats.sample("ack", now - sent_at)
-        if len(self._sent_at) > 4096:
-            self._sent_at.clear()  # requests that nobody answered
 
     # ------------------------------------------------------------------- waiting
     def sleep(self, worked: bool) -> None:

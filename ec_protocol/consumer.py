@@ -90,6 +90,8 @@ class ConsumerReads(AttemptTable):
             self.counters["too_many_attempts"] += 1
         elif self.peers.cooling(peer, now):
             self.counters["peer_cooling"] += 1
+        elif not self._can_reach(peer, now):
+            self.counters["too_many_peers"] += 1
         elif self.tier.get(mm_hash) is None:
             entry = self.tier.alloc(mm_hash, nbytes, shape)
             if entry is None:

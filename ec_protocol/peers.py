@@ -135,6 +135,11 @@ class PeerTable:
         self._lost_at: dict[PeerKey, float] = {}
         self._ids = itertools.count(1)
 
+    @property
+    def connected(self) -> int:
+        """Usable incarnations: each has a connection."""
+        return len(self._current)
+
     def current(self, key: PeerKey) -> Peer | None:
         """The usable incarnation behind ``key``, or None."""
         return self._current.get(key)

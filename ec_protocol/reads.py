@@ -19,6 +19,7 @@ from ec_protocol.commands import (
     ClosePeer,
     Command,
     OpenPeer,
+    PeerKey,
     ReleaseGrant,
     SendReq,
 )
@@ -32,6 +33,9 @@ from ec_protocol.wire import XferReq
 
 #: How many replaced incarnations of an address are told from a new one.
 MAX_FORMER: Final = 4
+#: Producers that are connected to at once. Requests name them, and each connection takes
+#: descriptors of the process.
+MAX_PEERS: Final = 256
 #: A peer without attempts for this many heartbeat TTLs is disconnected.
 IDLE_TTLS: Final = 8
 
@@ -164,6 +168,16 @@ class AttemptTable:
     def quarantined(self) -> int:
         """Attempts whose outcome is unknown."""
         return sum(a.state == "quarantined" for a in self._attempts.values())
+
+    def _can_reach(self, key: PeerKey, now: float) -> bool:
+        """Whether a producer is connected or may be; the longest idle one gives way."""
+        if self.peers.current(key) is not None or self.peers.connected < MAX_PEERS:
+            return True
+        idle = [peer for peer in self.peers.all() if peer.usable and not peer.attempts]
+        if not idle:
+            return False
+        self._peer_down(min(idle, key=lambda peer: peer.last_used), "close", now)
+        return True
 
     def _request(self, fetch: Fetch, now: float) -> None:
         """Action ``RequestRead``."""

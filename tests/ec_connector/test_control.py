@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,27 @@ def test_an_impossible_address_is_lost_at_once(client, peer):
     client.open(peer, 0.0)
     assert client.changes(0.0) == [(peer, False)]
     assert client.peers == []
+
+
+def test_an_address_that_cannot_be_connected_to_leaves_nothing_open(client):
+    """Requests name addresses: thousands of bad ones must not use up descriptors."""
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    gc.disable()  # which would hide what is left open
+    try:
+        before = descriptors()
+        for port in range(1, 201):
+            client.open(("%%", port), 0.0)
+        assert client.peers == []
+        assert len(client.changes(0.0)) == 200
+        deadline = time.monotonic() + 20
+        while descriptors() > before + 20:
+            assert time.monotonic() < deadline, f"{descriptors() - before} are left open"
+            time.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("host", ["a.example.com", "10.0.0.1", "fe80::1%eth0", "node_7"])

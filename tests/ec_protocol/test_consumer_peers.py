@@ -10,7 +10,7 @@ import pytest
 
 from ec_protocol import wire
 from ec_protocol.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
-from ec_protocol.reads import IDLE_TTLS
+from ec_protocol.reads import IDLE_TTLS, MAX_PEERS
 from ec_protocol.timing import Timing
 from ec_protocol.wire import XferAck
 from tests.ec_protocol.test_consumer import N, granted, reading, state_of
@@ -338,4 +338,29 @@ def test_nothing_grows_over_many_fetches_and_losses(world: World) -> None:
         assert not getattr(world.reads, table), table
     assert len(world.holds) == 0
     assert world.reads.peers._down == {}
+    world.check()
+
+
+@pytest.mark.clause("EC-9.5")
+def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
+    world = World(blocks=MAX_PEERS + 10)
+    reads = world.reads
+
+    def ask(number: int) -> str:
+        peer = (f"host-{number}", 5601)
+        return reads.fetch(f"h{number}", peer, BLOCK, None, f"r{number}", world.now)
+
+    assert [ask(number) for number in range(MAX_PEERS)] == ["pending"] * MAX_PEERS
+    assert ask(MAX_PEERS) == "failed"
+    assert reads.counters["too_many_peers"] == 1
+    assert reads.peers.connected == MAX_PEERS
+    # One that nobody waits for any more gives way, the longest idle first.
+    world.pump()
+    for number in (7, 3):
+        world.now += 0.5
+        reads.leave(f"r{number}", world.now)
+    assert ask(MAX_PEERS + 1) == "pending"
+    closed = [c.peer for c in world.pump() if isinstance(c, ClosePeer)]
+    assert closed == [("host-3", 5601)], "the one that was used longest ago, by its number"
+    assert reads.peers.connected == MAX_PEERS
     world.check()
