@@ -90,9 +90,9 @@ class TierTeller(Teller):
         """Orders to the ranks, their reports, copies under way and entries."""
         copies = changed_keys("cp", before, after)
         entries = changed_keys("est", before, after) or changed_keys("holders", before, after)
-        encodings = entries or [after["cp"][c]["enc"] for c in copies if action != "start"]
-        step.subject = ", ".join(dict.fromkeys(shown(e) for e in encodings))
         copy_of = as_function(after["cp"]) or {}
+        encodings = entries or [copy_of[copy]["enc"] for copy in copies]
+        step.subject = ", ".join(dict.fromkeys(shown(e) for e in encodings))
         if action in _COPY_ACTIONS:
             for name in copies:
                 ranks = as_function(copy_of[name]["rk"]) or {}
@@ -125,7 +125,7 @@ class TierTeller(Teller):
     def _changed_ranks(self, before: State, after: State, field: str) -> list[Any]:
         found = []
         for name in changed_keys("cp", before, after):
-            old = as_function(before["cp"][name][field]) or {}
-            new = as_function(after["cp"][name][field]) or {}
+            old = as_function((as_function(before["cp"]) or {})[name][field]) or {}
+            new = as_function((as_function(after["cp"]) or {})[name][field]) or {}
             found += [rank for rank, value in new.items() if old.get(rank) != value]
         return list(dict.fromkeys(found))

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ec_protocol.explain.from_tlc import about, property_comment, state_of
+from ec_protocol.explain.peer_model import PeerTeller
 from ec_protocol.explain.peer_read import PeerReadTeller
 from ec_protocol.explain.teller import State
 from ec_protocol.explain.tier_model import TierTeller
-from ec_protocol.scenarios import peer_read, quota, tier
+from ec_protocol.scenarios import peer, peer_read, quota, tier
 from ec_protocol.scenarios.draft import Draft
 from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
 from ec_protocol.tlc.check import job_for
@@ -49,6 +50,7 @@ Translation = Callable[[Sequence[Move], Mapping[str, str], str], Draft]
 _TRANSLATIONS: Final[tuple[tuple[frozenset[str], Translation], ...]] = (
     (PeerReadTeller.needs, lambda moves, constants, broken: peer_read.schedule(moves, broken)),
     (TierTeller.needs, lambda moves, constants, broken: tier.schedule(moves)),
+    (PeerTeller.needs, lambda moves, constants, broken: peer.schedule(moves, broken)),
     (quota.NEEDS, lambda moves, constants, broken: quota.schedule(moves, constants)),
 )
 _CONSTANT: Final = re.compile(r"^\s+(\w+) = (\S.*?)\s*$", re.MULTILINE)
@@ -99,7 +101,7 @@ def candidates(manifest: Manifest) -> list[Model]:
         model
         for model in manifest.models
         if model.mode in ("bug", "simulation")
-        and model.module in ("MCPeerRead.tla", "MCQuota.tla", "MCTier.tla")
+        and model.module in ("MCPeer.tla", "MCPeerRead.tla", "MCQuota.tla", "MCTier.tla")
         and not (model.mode == "simulation" and model.module[:-4] not in _WALK_ENDS)
         and not _ROGUE.search(model.name)
     ]

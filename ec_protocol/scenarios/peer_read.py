@@ -93,6 +93,7 @@ class _Translation:
         self.request_of: dict[Any, str] = {}  # attempt -> request
         self.waiting: dict[Any, str] = {}  # slot -> request whose entry is kept for a retry
         self.saves: dict[Any, str] = {}  # slot -> request of a save
+        self.begun: list[tuple[str, str]] = []  # node and encoding of every save
         self.reads: dict[Any, int] = {}  # attempt -> number of its READ
         self.told: set[Any] = set()  # attempts whose READ was seen to end
         self.held_acks: dict[Any, tuple[Any, ...]] = {}
@@ -114,6 +115,9 @@ class _Translation:
         self._expect()
         for node in ("C", "P"):
             draft.whatever_is_loaded(node, self.names)
+        for node, name in self.begun:
+            # Where the entry was not evicted, what the model saves anew was a load.
+            draft.attempt({"copy": f"load {name}", "at": node, "do": "land"})
         seen = {self.reads[attempt] for attempt in self.told}
         numbers = range(1, len(self.reads) + _MORE_READS + 1)
         draft.nothing_is_left(f"C#{number}" for number in numbers if number not in seen)
@@ -229,7 +233,9 @@ class _Translation:
 
     def _save_begins(self, slot: Any, state: State) -> None:
         name = str((as_function(state["names"]) or {})[slot])
-        self.saves[slot] = self.draft.request("P" if slot == ORIGIN else "C", [name])
+        node = "P" if slot == ORIGIN else "C"
+        self.begun.append((node, name))
+        self.saves[slot] = self.draft.request(node, [name])
 
     def _on_savebegin(self, action: str, before: State, after: State) -> None:
         slot = self._attempt("entry", before, after)

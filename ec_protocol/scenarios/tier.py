@@ -120,7 +120,8 @@ class _Translation:
 
     # ---------------------------------------------------------------------- copies
     def _copy(self, copy: Any, action: str, before: State, after: State) -> None:
-        old, new = before["cp"][copy], after["cp"][copy]
+        old = (as_function(before["cp"]) or {})[copy]
+        new = (as_function(after["cp"]) or {})[copy]
         record = new if new["kind"] != "none" else old
         name = f"{record['kind']} {record['enc']}"
         if action == "RankCopies":
