@@ -98,8 +98,8 @@ class ECScheduler:
         self._planned: list[Copy] = []
         self._planned_loads: set[str] = set()
         self._unavailable: set[str] = set()
-        # Of the request that was last asked about.
-        self._misfits: set[str] = set()
+        # Items of the request that was last asked about, by name.
+        self._asked: dict[str, list[Item]] = {}
         # Request id -> (its preemptions so far, hashes in the host's encoder cache).
         self._host_has: dict[str, tuple[int, set[str]]] = {}
         # Request id -> since when it has waited for a save, without peer-to-peer.
@@ -121,8 +121,9 @@ class ECScheduler:
         if not self.loads:
             return True
         items = self.items(request)
-        with self.lock:
-            self._misfits = {item.mm_hash for item in items if self._misfit(item)}
+        self._asked = {}
+        for item in items:
+            self._asked.setdefault(item.mm_hash, []).append(item)
         params = getattr(request, "ec_transfer_params", None)
         if all(item.has_media for item in items) and (self._consumer is None or not params):
             return True
@@ -168,7 +169,7 @@ class ECScheduler:
         if consumer is None or not consumer.fetching(item.mm_hash):
             entry = self.tier.get(item.mm_hash)
             if entry is not None:
-                if item.mm_hash in self._misfits:
+                if self._contradicts(item.mm_hash):
                     return "failed"
                 if entry.servable:
                     return "ready"
@@ -212,6 +213,10 @@ class ECScheduler:
             return False
         return entry.nbytes != item.nbytes or entry.shape not in (None, item.shape)
 
+    def _contradicts(self, mm_hash: str) -> bool:
+        """Whether any item of that name is a misfit, of the request last asked about."""
+        return any(self._misfit(item) for item in self._asked.get(mm_hash, ()))
+
     def _items_of_host(self, request: Any) -> set[str]:
         """Encodings that the host keeps in its own encoder cache for the request.
 
@@ -230,10 +235,11 @@ class ECScheduler:
         Asked on behalf of the request for which ``ensure_cache_available`` was called
         last.
         """
-        if not self.loads or mm_hash in self._misfits:
+        if not self.loads:
             return False
         with self.lock:
-            if self.tier.reserve(mm_hash):
+            # Looked at here and not before: the pump may have put it there just now.
+            if not self._contradicts(mm_hash) and self.tier.reserve(mm_hash):
                 self._promised.add(mm_hash)
                 return True
             return False

@@ -218,3 +218,20 @@ def test_an_announced_encoding_is_held_in_the_table_that_the_pump_lets_run_out()
     assert engine.p2p is not None
     assert engine.p2p.consumer is not None
     assert engine.scheduler.holds is engine.p2p.consumer.holds
+
+
+def test_a_fetch_that_lands_between_two_hooks_promises_nothing_to_who_means_something_else() -> (
+    None
+):
+    """The pump lands another request's encoding after this one was asked about."""
+    engine = Engine(p2p=FakeP2P())
+    wanted = Request("r", [item("a", 3)])
+    assert engine.scheduler.ensure_cache_available(wanted, 0)
+    entry = engine.tier.alloc("a", 2 * BLOCK, (2, 8))
+    assert entry is not None
+    engine.tier.begin_write(entry, ("read", 1))
+    engine.tier.write_landed(entry, ("read", 1))
+    assert not engine.scheduler.has_cache_item("a"), "two rows, where three are expected"
+    engine.scheduler.update_state_after_alloc(wanted, 0)
+    metadata = engine.scheduler.build_connector_meta()
+    assert (metadata.loads, metadata.saves) == ((), ())
