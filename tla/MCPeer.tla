@@ -41,6 +41,15 @@ Keeps(s) ==
 
 KeepsSpec == Init /\ [][Next \/ \E s \in Sessions : Keeps(s)]_vars
 
+\* A session that is called live before anybody was heard.
+Eager(s) ==
+    /\ peer[s] = "connecting"
+    /\ peer' = [peer EXCEPT ![s] = "live"]
+    /\ ev' = {}
+    /\ UNCHANGED <<inc, current, read, processVars>>
+
+EagerSpec == Init /\ [][Next \/ \E s \in Sessions : Eager(s)]_vars
+
 \* A table without a way to close a session.
 DeafCanFire(edges, s, x, G) ==
     x # "close" /\ \E d \in edges : /\ d.from = s /\ d.event = x

@@ -44,4 +44,18 @@ Rogue(f) ==
     /\ UNCHANGED <<path, start, whole, word, lockVars, procVars, guard>>
 
 RogueSpec == Init /\ [][Next \/ \E f \in Files : Rogue(f)]_vars
+
+\* A file that is called draining while its word says that it is live.
+Mistaken(f) ==
+    /\ st[f] = "live"
+    /\ st' = [st EXCEPT ![f] = "draining"]
+    /\ ev' = {Ev("region", RegionEdges, "live", "drain", {})}
+    /\ UNCHANGED <<path, start, whole, word, lockVars, procVars, guard>>
+
+MistakenSpec == Init /\ [][Next \/ \E f \in Files : Mistaken(f)]_vars
+
+\* A table in which nobody dies.
+DeafCanFire(edges, s, x, G) ==
+    x # "holders_died" /\ \E d \in edges : /\ d.from = s /\ d.event = x
+                                           /\ d.needs \subseteq G /\ d.forbids \cap G = {}
 =============================================================================

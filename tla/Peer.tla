@@ -334,6 +334,12 @@ EdgesProp ==
          \/ \E d \in PeerEdges : /\ d.from = peer[s] /\ d.to = peer'[s]
                                  /\ <<"peer", peer[s], d.event, peer'[s]>> \in ev']_vars
 
+\* EC-9.1: live means heard, from the first traffic on, and nothing else does.
+HeardProp ==
+    [][/\ \A x \in ev' : x[3] = "heard" => x[4] = "live"
+       /\ \A s \in Sessions : (peer[s] # "live" /\ peer'[s] = "live")
+                               => \E x \in ev' : x[3] = "heard"]_vars
+
 \* Every attempt comes to an end, and a session that went down is forgotten.
 ProgressProp ==
     /\ \A r \in Reads : Unsettled(r) ~> ~Unsettled(r)

@@ -502,6 +502,25 @@ NameInv ==
     /\ \A n \in Names : path[n] # None => st[path[n]] \in {"live", "draining"}
     /\ \A f \in Files : st[f] \in {"live", "draining"} => path[NameFor(f)] = f
 
+\* EC-10.1: the state of a file is what is true of it. One without a name has its creator,
+\* a named one is in the state that the word in it says, and whoever finds an orphan
+\* removes it in the same step.
+StateMeansInv ==
+    \A f \in Files :
+        /\ st[f] = "creating" => \E p \in Procs : fd[p] = f /\ pc[p] \in {"fill", "link"}
+        /\ st[f] \in {"live", "draining"} => st[f] = word[f]
+        /\ st[f] # "orphan"
+
+\* EC-1.2: processes publish, shut down and die whenever they like; none of it is an error.
+ReceptiveInv ==
+    \A f \in Files :
+        /\ st[f] = "creating" =>
+             \A x \in {"publish", "abandon", "holders_died"} : CanFire(RegionEdges, st[f], x, {})
+        /\ st[f] = "live" =>
+             \A x \in {"drain", "holders_died"} : CanFire(RegionEdges, st[f], x, {})
+        /\ st[f] = "draining" =>
+             \A x \in {"unlink", "holders_died"} : CanFire(RegionEdges, st[f], x, {})
+
 EdgesProp ==
     [][\A f \in Files : st'[f] # st[f] =>
          \/ st[f] = "unlinked" /\ st'[f] = "creating"

@@ -660,6 +660,15 @@ NoStuckInv ==
     /\ \A c \in Copies :
          cp[c].st = "in_flight" => \E r \in Parts(c) \ cp[c].heard : cp[c].rk[r] # "mute"
 
+\* EC-4.1, EC-4.5: a copy is said to have landed only if it was handed over and every
+\* rank has done its part, and to be skipped only if it was not, or one has not.
+CopyOutcomeProp ==
+    [][\A c \in Copies :
+        LET lacking == {r \in Parts(c) : cp[c].rk[r] # "off" /\ ~(cp[c].rk[r] = "run" /\ cp[c].todo[r] = {})}
+            known == cp[c].st = "in_flight" /\ cp[c].ok /\ lacking = {}
+        IN /\ (cp[c].st # "landed" /\ cp'[c].st = "landed") => known
+           /\ (cp[c].st # "skipped" /\ cp'[c].st = "skipped") => ~known]_vars
+
 \* EC-1.2: what ranks, requests and writers do at any time is never an error. A step
 \* may drop what it planned until it has handed it over, reports come from each rank
 \* with either news, a writer ends in any way, and whoever wants bytes that are there

@@ -51,7 +51,7 @@ BATTERIES: Final[dict[str, tuple[str, ...]]] = {
     "read": ("MCPeerReadSmall", "MCPeerSmall", "MCPeerReadSmallLive", "MCPeerProgress"),
     "grant": ("MCPeerReadSmall", "MCQuotaRoom", "MCPeerReadSmallLive"),
     "copy": ("MCTierSmall", "MCTierSmallLive"),
-    "peer": ("MCPeerSmall", "MCPeerProgress"),
+    "peer": ("MCPeerSmall", "MCPeerProgress", "MCPeer"),
     "region": ("MCRegionSmall", "MCRegionSwept", "MCRegionRoom"),
 }
 
