@@ -83,7 +83,7 @@ def decode(payload: bytes) -> EventBatch:
         raise RemoteProtocolError(f"events: {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES}")
     try:
         return _decoder.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise RemoteProtocolError(f"events: {exc}", clause="EC-13.1") from None
 
 

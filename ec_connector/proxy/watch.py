@@ -7,6 +7,7 @@ A thread of its own waits for messages and hands them to the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import Counter
@@ -125,12 +126,19 @@ class EventWatch:
                 poller.poll(_POLL_MS)
                 for subscriber in self._subscribers:
                     updates = subscriber.receive()
-                    if updates:
+                    if updates and not loop.is_closed():
                         loop.call_soon_threadsafe(self.apply, subscriber.endpoint, updates)
-        except RuntimeError:
-            pass  # the loop has ended
+        except Exception:
+            # Without events nothing that was announced may be believed.
+            logger.exception("events of encoders are not heard any more")
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._hear_no_more)
         finally:
             self._close()
+
+    def _hear_no_more(self) -> None:
+        for subscriber in self._subscribers:
+            self.apply(subscriber.endpoint, [Update("silent")])
 
     def _close(self) -> None:
         for subscriber in self._subscribers:

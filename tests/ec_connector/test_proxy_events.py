@@ -298,6 +298,26 @@ def test_a_decoder_that_finds_it_lost_makes_the_proxy_forget_it(publisher):
     run(scenario())
 
 
+def test_a_watch_that_breaks_makes_the_proxy_forget_everything(publisher, monkeypatch, caplog):
+    async def scenario():
+        async with world(events=(publisher.endpoint,)) as w:
+            await publisher.heard(w)
+            await w.post(chat(RED))
+            assert len(w.proxy._announced) == 1
+
+            def broken(self):
+                raise ValueError("test")
+
+            monkeypatch.setattr("ec_connector.events.subscriber.EventSubscriber.receive", broken)
+            publisher.say(("stored", "x"))
+            await until(w, lambda: len(w.proxy._announced) == 0)
+            assert (await w.post(chat(RED)))[0] == 200
+            assert len(w.proxy._announced) == 0
+            assert "not heard any more" in caplog.text
+
+    run(scenario())
+
+
 def test_without_events_every_request_asks_the_encoder():
     async def scenario():
         async with world() as w:
