@@ -95,6 +95,10 @@ HastySpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "requested", "retry
 SilentSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "granted", "failed")]_vars
 CarelessSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "reading", "quarantined")]_vars
 
+\* A producer that does not wait for the end of the lease.
+Early(a) == grant[a] = "granted" /\ EndGrant(a, "expire", {})
+EarlySpec == Init /\ [][Next \/ \E a \in Attempts : Early(a)]_vars
+
 \* A consumer that has no answer to an abort.
 DeafCanRead(a, e, G) == e # "abort" /\ CanFire(ReadFrom[read[a]], read[a], e, G)
 =============================================================================

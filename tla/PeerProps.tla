@@ -145,6 +145,11 @@ ReleasedProp ==
          /\ ~\E x \in ev' : x[3] = "peer_lost" \/ x[4] = "granted")
             => \E i \in Incs : Notice(a, i) \in net']_vars
 
+\* EC-5.5: without its notice a grant ends with its lease, and not before.
+ExpiryProp ==
+    [][\A a \in Attempts :
+        (grant[a] = "granted" /\ grant'[a] = "expired") => lease[a] <= Drift]_vars
+
 \* EC-6.1: an attempt whose READ is lost has its blocks quarantined, and no other has.
 QuarantineProp ==
     [][\A a \in Attempts :

@@ -49,7 +49,7 @@ BATTERIES: Final[dict[str, tuple[str, ...]]] = {
         "MCPeerReadSmallLive",
     ),
     "read": ("MCPeerReadSmall", "MCPeerSmall", "MCPeerReadSmallLive", "MCPeerProgress"),
-    "grant": ("MCPeerReadSmall", "MCQuotaRoom", "MCPeerReadSmallLive"),
+    "grant": ("MCPeerReadSmall", "MCQuota", "MCPeerReadSmallLive"),
     "copy": ("MCTierSmall", "MCTierSmallLive"),
     "peer": ("MCPeerSmall", "MCPeerProgress", "MCPeer"),
     "region": ("MCRegionSmall", "MCRegionSwept", "MCRegionRoom"),
