@@ -147,6 +147,7 @@ class P2P:
             clock=clock,
             on_failure=on_failure,
             events_factory=None if settings is None else make_events,
+            memory=region.buffer,
         )
 
     @property

@@ -50,6 +50,8 @@ class Pump:
         clock: Monotonic seconds.
         on_failure: Called once, from the pump thread, if it had to give up.
         events_factory: See ``PumpIO``.
+        memory: What the data plane touches; kept alive until the thread has ended, also
+            when that takes longer than anybody waits.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Pump:
         clock: Callable[[], float] = time.monotonic,
         on_failure: Callable[[BaseException], None] | None = None,
         events_factory: EventsFactory | None = None,
+        memory: object = None,
     ) -> None:
         self.stats = PumpStats()
         self.address: tuple[str, int] | None = None
@@ -77,6 +80,7 @@ class Pump:
         self._wake_fd = -1
         self._fd_lock = threading.Lock()
         self._on_failure = on_failure
+        self._memory = memory
         self._make_io = functools.partial(
             PumpIO,
             lock=lock,
@@ -115,6 +119,7 @@ class Pump:
         self._started.wait()
         if self._start_error is not None:
             self._thread.join()
+            self._memory = None
             self._close_fd()
             raise self._start_error
         # A daemon thread inside a native library when the interpreter goes away can
@@ -144,6 +149,7 @@ class Pump:
             logger.error("the pump did not end within %g s", timeout_s)
             return False
         _running.discard(self)
+        self._memory = None
         self._close_fd()
         return True
 

@@ -9,6 +9,7 @@ import random
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -394,3 +395,31 @@ def test_answers_come_while_the_engine_thread_holds_the_interpreter(
         for _ in range(100):
             sum(range(2_000))
     assert consumer.bytes_of("a") == data
+
+
+def test_memory_outlives_a_pump_that_does_not_end_in_time() -> None:
+    """Whoever closes the region must not pull it from under a transfer."""
+    go_on = threading.Event()
+
+    class Slow:
+        def __init__(self, reader: Any) -> None:
+            self._reader = reader
+
+        def close(self) -> list[int]:
+            go_on.wait(60)
+            return self._reader.close()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reader, name)
+
+    node = Node("ec_consumer", wrap_reader=Slow)
+    pump = node.p2p.pump
+    memory = weakref.ref(pump._memory)
+    assert not pump.stop(0.05)
+    node.region.close(unlink=True)
+    assert memory() is not None
+    assert memory().nbytes == 64 * BLOCK, "still mapped"
+    go_on.set()
+    assert pump.stop(60)
+    assert pump._memory is None
+    node.instance.shutdown()
