@@ -44,6 +44,7 @@ from ec_protocol.mutants.models import (
     run_mutants,
 )
 from ec_protocol.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
+from ec_protocol.mutants.safeguards import Safeguard, safeguards
 from ec_protocol.tlc.manifest import load_manifest
 
 _COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
@@ -77,6 +78,8 @@ def mutants(
         _sources(names or [], jobs, as_json=as_json, list_only=list_only)
         return
     try:
+        # Those that are written by hand are part of the picture of the models as a whole.
+        by_hand = [] if python or names else safeguards(load_manifest(tla_dir()))
         chosen = _chosen(names or [], tier, python=python)
         side: Side = "core" if python else "models"
         explanations = load_explanations(tla_dir())[side]
@@ -94,7 +97,8 @@ def mutants(
     old += stale(explanations, chosen, [r.mutant for r in results if r.verdict == EXPLAINED])
     for pattern in old:
         err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
-    ok = not old and all(r.verdict in (KILLED, EXPLAINED) for r in results)
+    bare = [s for s in by_hand if not s.configs]
+    ok = not old and not bare and all(r.verdict in (KILLED, EXPLAINED) for r in results)
     totals = Counter(result.verdict for result in results)
     if as_json:
         typer.echo(
@@ -103,6 +107,7 @@ def mutants(
                     "ok": ok,
                     "mutants": [result.as_json() for result in results],
                     "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
+                    "safeguards": [safeguard.as_json() for safeguard in by_hand],
                     "stale": old,
                 },
                 indent=2,
@@ -110,6 +115,10 @@ def mutants(
         )
     else:
         _console().print(_table(results), soft_wrap=False)
+        if by_hand:
+            _console().print(_safeguard_table(by_hand), soft_wrap=False)
+    for safeguard in bare:
+        err.print(f"[red]no config lacks[/red] {safeguard.module}.{safeguard.name}")
     for result in results:
         if result.verdict in (SURVIVED, FAILED):
             said = f": {result.detail}" if result.detail else ""
@@ -177,6 +186,19 @@ def _table(results: Sequence[Result]) -> Table:
         f"{len(results)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
         f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
     )
+    return table
+
+
+def _safeguard_table(found: Sequence[Safeguard]) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("module", "safeguard", "without it TLC finds (ec-protocol check NAME)"):
+        table.add_column(name, overflow="fold")
+    for safeguard in found:
+        without = ", ".join(f"{wanted} ({model})" for model, wanted in safeguard.configs[:2])
+        table.add_row(
+            escape(safeguard.module), escape(safeguard.name), escape(without) or "[red]nothing[/red]"
+        )
+    table.caption = f"{len(found)} safeguards of the modules, each removed by a config"
     return table
 
 

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the tables: made mechanically, complete, and deterministic as tables are."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ec_protocol._files import tla_dir
+from ec_protocol.lifecycle import LIFECYCLE_NAMES, guard_valuations, load_actions, load_lifecycles
+from ec_protocol.mutants.models import BATTERIES, REACHES
+from ec_protocol.mutants.operators import ACTIONS, OPERATORS, QUICK, all_mutants, edge_name
+from ec_protocol.mutants.safeguards import constants, safeguards
+from ec_protocol.tlc.manifest import load_manifest
+
+MUTANTS = all_mutants()
+TABLES = load_lifecycles()
+
+
+def mutant(wanted: str):
+    return next(m for m in MUTANTS if m.id == wanted)
+
+
+def behaviour(table):
+    """What the table does: (state, event, guards that hold) -> (next state, effect)."""
+    does = {}
+    for held in guard_valuations(table):
+        for edge in table.edges:
+            if edge.allows(held):
+                key = (edge.source, edge.event, held)
+                assert key not in does, "two edges at once"
+                does[key] = (edge.dest, edge.effect)
+    return does
+
+
+def test_ids_are_unique_and_can_be_typed():
+    ids = [m.id for m in MUTANTS]
+    assert len(set(ids)) == len(ids) > 700
+    for known in ids:
+        assert not set(known) & set(" *?[]!'\"$"), known
+
+
+def test_every_operator_and_every_table_has_mutants():
+    assert {m.operator for m in MUTANTS} == set(OPERATORS)
+    assert {m.lifecycle for m in MUTANTS} == {*LIFECYCLE_NAMES, ACTIONS}
+    assert set(OPERATORS) > QUICK
+
+
+@pytest.mark.parametrize("m", [m for m in MUTANTS if m.table], ids=lambda m: m.id)
+def test_each_differs_from_its_table_and_stays_deterministic(m):
+    was = TABLES[m.lifecycle]
+    does, did = behaviour(m.table), behaviour(was)
+    ends = (m.table.initial, m.table.terminal) != (was.initial, was.terminal)
+    assert (does != did) != ends
+    changed = {key[:2] for key in {*does, *did} if does.get(key) != did.get(key)}
+    assert len(changed) <= 1, "in one place"
+
+
+def test_every_guard_edge_effect_and_destination_is_mutated():
+    ids = {m.id for m in MUTANTS}
+    for name, table in TABLES.items():
+        for edge in table.edges:
+            at = f"{name}:{edge_name(edge)}"
+            assert f"{at}:drop-edge" in ids
+            for guard in (*edge.needs, *edge.forbids):
+                assert f"{at}:drop-guard={guard}" in ids
+                assert f"{name}:{edge.source}:{edge.event}:negate-guard={guard}" in ids
+            assert not edge.effect or f"{at}:drop-effect" in ids
+            for state in set(table.states) - {edge.dest}:
+                assert f"{at}:to={state}" in ids
+        known = {(e.source, e.event) for e in table.edges}
+        for state, event in itertools.product(table.states, table.events):
+            rogue = any(i.startswith(f"{name}:{state}:{event}:rogue=") for i in ids)
+            leads = {e.dest for e in table.edges if e.event == event} - {state}
+            assert rogue == ((state, event) not in known and bool(leads))
+
+
+def test_every_event_of_every_action_is_dropped_once():
+    for action in load_actions().values():
+        for event in action.fires:
+            fires = mutant(f"{ACTIONS}:{action.name}:drop-fires={event}").actions[action.name].fires
+            assert {*fires, event} == {*action.fires}
+            assert event not in fires
+
+
+def test_an_edge_without_its_guard_is_always_taken():
+    table = mutant("read:granted:post_read+fence_open:drop-guard=fence_open").table
+    does = behaviour(table)
+    for held in guard_valuations(table):
+        assert does["granted", "post_read", held] == ("reading", "post")
+
+
+def test_of_two_guards_one_can_be_dropped():
+    table = mutant("copy:in_flight:report+last_rank+all_landed:drop-guard=last_rank").table
+    does = {key[2]: value[0] for key, value in behaviour(table).items() if key[1] == "report"}
+    assert does == {
+        frozenset(): "in_flight",
+        frozenset({"last_rank"}): "skipped",
+        frozenset({"all_landed"}): "landed",
+        frozenset({"last_rank", "all_landed"}): "landed",
+    }
+
+
+def test_a_guard_that_is_negated_swaps_its_edges():
+    does = behaviour(mutant("entry:pinned:unpin:negate-guard=last_holder").table)
+    assert does["pinned", "unpin", frozenset()] == ("ready", "enqueue")
+    assert does["pinned", "unpin", frozenset({"last_holder"})] == ("pinned", "")
+
+
+# ---------------------------------------------------------------------- the models
+def test_the_batteries_are_models_that_hold_and_name_every_table():
+    manifest = load_manifest(tla_dir())
+    models = {model.name: model for model in manifest.models}
+    assert set(BATTERIES) == set(REACHES) == set(LIFECYCLE_NAMES)
+    for names in BATTERIES.values():
+        for name in names:
+            assert models[name].mode in ("exhaustive", "liveness")
+            assert models[name].expected == "ok"
+    modules = {m.module for m in manifest.models if m.name.startswith("Reach")}
+    assert set(itertools.chain(*REACHES.values())) <= modules
+
+
+# ------------------------------------------------------------------ the safeguards
+def test_every_safeguard_of_every_module_is_removed_by_a_config():
+    found = safeguards(load_manifest(tla_dir()))
+    assert len(found) > 40
+    assert [f"{s.module}.{s.name}" for s in found if not s.configs] == []
+
+
+def test_safeguards_are_found_under_either_heading():
+    above = "\\* Safeguards. All TRUE is\n\\* the protocol.\nCONSTANTS\n    One,  \\* first\n    Two\n\nX == 1\n"
+    beside = "CONSTANTS   \\* Safeguards, TRUE.\n    Three,\n    Four   \\* last\n\nVARIABLES\n    five\n"
+    single = "CONSTANTS\n    Many,     \\* how many\n    Six       \\* Safeguard: counted.\n"
+    assert constants(above) == ["One", "Two"]
+    assert constants(beside) == ["Three", "Four"]
+    assert constants(single) == ["Six"]
+    assert constants("CONSTANTS\n    Enc,   \\* Encodings.\n") == []
