@@ -123,6 +123,7 @@ class FakeEncoder(Fake):
     def __init__(self) -> None:
         super().__init__()
         self.lacks: set[str] = set()
+        self.peer = ("127.0.0.1", 5701)
         self.reply: object = None
 
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -137,8 +138,8 @@ class FakeEncoder(Fake):
                 announced[mm_hash(part)] = {
                     "item_indices": [index],
                     "metadata": {"image_grid_thw": [1, 8, 8]},
-                    "peer_host": "127.0.0.1",
-                    "peer_port": 5701,
+                    "peer_host": self.peer[0],
+                    "peer_port": self.peer[1],
                     "size_bytes": 8192,
                     "shape": [16, 128],
                 }

@@ -352,6 +352,43 @@ def test_the_same_endpoint_twice_is_named():
         )
 
 
+@pytest.mark.e2e
+def test_with_a_real_producer_in_another_process(tmp_path):
+    """Its tier holds two encodings; the third makes the first give way, and it dies."""
+    pytest.importorskip("nixl")
+    from tests.ec_connector.node_driver import Producer
+    from tests.ec_connector.pair import BLOCK
+
+    producer = Producer(
+        blocks=2,
+        heartbeat_interval_s=0.1,
+        ec_events_endpoint=f"ipc://{tmp_path}/e",
+    )
+
+    async def scenario():
+        async with world(events=(f"ipc://{tmp_path}/e",)) as w:
+            w.encoder.peer = producer.address
+            await until(w, lambda: bool(w.proxy._announced._watched))
+            for part in (RED, GREEN):
+                await asyncio.to_thread(producer.tell, f"{mm_hash(part)} {BLOCK} 1")
+                for _ in range(2):
+                    assert (await w.post(chat(part)))[0] == 200
+            assert len(w.encoder.requests) == 2
+            await asyncio.to_thread(producer.tell, f"third {BLOCK} 1")
+            await until(w, lambda: len(w.proxy._announced) == 1)
+            for part in (GREEN, RED):
+                assert (await w.post(chat(part)))[0] == 200
+            assert len(w.encoder.requests) == 3, "only the evicted one was asked for again"
+            producer.kill()
+            await until(w, lambda: len(w.proxy._announced) == 0)
+            assert references(w) == [True] * 6
+
+    try:
+        run(scenario(), timeout_s=120)
+    finally:
+        producer.kill()
+
+
 # ------------------------------------------------------- a decoder that announces itself
 def test_addresses_that_a_decoder_announces_do_not_reach_clients():
     """``ec_both`` announces what it holds; its hosts are nobody's business outside."""
