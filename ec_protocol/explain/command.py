@@ -30,6 +30,9 @@ def explain(
         typer.Option(metavar="FILE", help="Where to write; - for standard output."),
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="The drawing alone, as SVG.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check traces against the specification as well.")
+    ] = False,
     adapter: Annotated[
         str, typer.Option(help="What a scenario is played against; see docs/conformance.md.")
     ] = "ours",
@@ -42,7 +45,7 @@ def explain(
 ) -> None:
     """Draw a counterexample, a scenario or a recorded run as a sequence diagram."""
     try:
-        story = tell(what, timeout, adapter, case)
+        story = tell(what, timeout, adapter, case, check)
     except ECError as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(2) from exc
@@ -58,5 +61,6 @@ def explain(
         raise typer.Exit(2) from exc
     typer.echo(f"wrote {target}: {len(story.steps)} steps", err=True)
     if story.verdict is not None:
-        where = "" if story.verdict.row is None else f" at step {story.verdict.row + 1}"
-        typer.echo(f"{story.verdict.title}{where}: {story.verdict.sentence}", err=True)
+        verdict = story.verdict
+        where = "" if verdict.row is None else f" at step {verdict.row + 1}"
+        typer.echo(f"{verdict.headline or f'{verdict.title}{where}:'} {verdict.sentence}", err=True)

@@ -49,7 +49,10 @@ def tell_traces(paths: Sequence[Path]) -> Story:
         "each took down.",
     )
     teller = _TraceTeller(story, names, streams)
-    for merged in merge(streams):
+    lines = [1] * len(streams)  # the header is line 1
+    for row, merged in enumerate(merge(streams)):
+        lines[merged.stream] += 1
+        story.places[str(paths[merged.stream]), lines[merged.stream]] = row
         teller.tell(merged)
     return story
 

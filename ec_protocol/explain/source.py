@@ -24,6 +24,7 @@ from ec_protocol.tlc.runner import TlcRunner
 _TLC_MARK: Final = "@!@!@STARTMSG"
 _GZIP: Final = b"\x1f\x8b"
 _LOOK: Final = 4096
+_TRACES: Final = (".ndjson", ".ndjson.gz")
 
 
 class UnknownInput(ECError):
@@ -31,7 +32,11 @@ class UnknownInput(ECError):
 
 
 def tell(
-    names: Sequence[str], seconds: float | None = None, adapter: str = "ours", case: str = ""
+    names: Sequence[str],
+    seconds: float | None = None,
+    adapter: str = "ours",
+    case: str = "",
+    check: bool = False,
 ) -> Story:
     """The story of what was named.
 
@@ -40,13 +45,14 @@ def tell(
         seconds: Bound of a run of TLC; that of the manifest if left out.
         adapter: What a scenario is played against.
         case: Which case of a scenario file; its only one if left out.
+        check: Whether traces are also checked against the specification.
 
     Raises:
         ECError: It cannot be explained; the message names it and says why.
     """
-    paths = [Path(name) for name in names]
+    paths = [inner for name in names for inner in _files(Path(name))]
     if all(path.is_file() for path in paths):
-        return _tell_files(paths, adapter, case)
+        return _tell_files(paths, adapter, case, check)
     if len(names) > 1:
         lost = next(path for path in paths if not path.is_file())
         raise UnknownInput(f"{lost}: no such file; several names must all be trace files")
@@ -55,10 +61,26 @@ def tell(
     return _tell_model(names[0], seconds)
 
 
-def _tell_files(paths: list[Path], adapter: str, case: str) -> Story:
+def _files(path: Path) -> list[Path]:
+    """The traces of a folder, which are those of one run; any other path as it is."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(p for p in path.iterdir() if p.name.endswith(_TRACES) and p.is_file())
+    if not files:
+        raise UnknownInput(f"{path}: no trace in this folder ({' or '.join(_TRACES)})")
+    return files
+
+
+def _tell_files(paths: list[Path], adapter: str, case: str, check: bool) -> Story:
     kinds = {path: _kind(path) for path in paths}
     if set(kinds.values()) == {"trace"}:
-        return tell_traces(paths)
+        story = tell_traces(paths)
+        if check:
+            # The checker is needed for nothing else here.
+            from ec_protocol.explain.judged import judge_traces
+
+            judge_traces(story, paths)
+        return story
     if len(paths) > 1:
         other = next(path for path, kind in kinds.items() if kind != "trace")
         raise UnknownInput(f"{other}: not a trace; only traces can be shown together")

@@ -141,6 +141,8 @@ class Story:
     verdict: Verdict | None = None
     about: str = ""
     time_unit: str = ""
+    #: Rows by file and line, where steps were read from files.
+    places: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def used_lanes(self, first: int, last: int, bars: list[int], arrows: list[int]) -> list[Lane]:
         """The lanes on which something happens in a window, in order.

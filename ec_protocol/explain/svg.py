@@ -239,7 +239,8 @@ class _Drawing:
         row = self.layout.row(number)
         y = row.top + row.height - CALLOUT / 2 - 3
         what = "is violated here" if verdict.bad else "is reached here"
-        text = f"{'✗' if verdict.bad else '✓'} {verdict.title} {what}"
+        said = verdict.headline.rstrip(".") or f"{verdict.title} {what}"
+        text = f"{'✗' if verdict.bad else '✓'} {said}"
         room = len(text) * 7.2 + 28
         x = GUTTER + 12.0
         column = self.layout.columns.get(self.story.steps[number].lane)

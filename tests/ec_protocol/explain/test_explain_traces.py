@@ -139,6 +139,45 @@ def test_the_state_ends_as_the_last_records_say(files):
     assert "consumer: read 1|state" not in state, "it was over long ago"
 
 
+def test_a_folder_holds_the_traces_of_one_run(files, tmp_path):
+    assert [s.label for s in tell([str(tmp_path)]).steps] == [
+        s.label for s in tell_traces(files).steps
+    ]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UnknownInput, match="no trace in this folder"):
+        tell([str(tmp_path / "none")])
+
+
+def test_the_specification_judges_a_trace(files):
+    verdict = tell([str(path) for path in files], check=True).verdict
+    assert verdict is not None
+    assert (verdict.headline, verdict.bad) == ("Accepted.", False)
+    assert f"{len(RUN)} records of 2 process(es)" in verdict.sentence
+
+
+def test_a_rejected_record_is_marked(files):
+    consumer = files[0]
+    lines = consumer.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if '"ReadDone"' in line)
+    record = json.loads(lines[number])
+    record["vars"]["entry:1"]["extents"] = [[1, 5]]
+    lines[number] = json.dumps(record)
+    consumer.write_text("\n".join(lines) + "\n")
+    story = tell([str(path) for path in files], check=True)
+    assert story.verdict is not None
+    assert story.verdict.bad
+    assert story.steps[story.verdict.row].label == "ReadDone"
+    assert dict(story.verdict.facts)["record"] == f"{consumer}, line {number + 1}"
+
+
+def test_a_record_that_no_trace_can_have_is_rejected_whole(files):
+    record = json.loads(json.dumps(RUN[0]))
+    record["action"] = "Teleport"
+    verdict = tell([str(write(files[0].parent / "odd.ndjson", [record]))], check=True).verdict
+    assert verdict is not None
+    assert (verdict.bad, verdict.row, verdict.headline) == (True, None, "Rejected.")
+
+
 def test_names_that_are_hashes_are_cut():
     assert short("4c15b749e0261d738e844501b9c325f5") == "4c15b749"
     assert short("02d9bc85-3055-477a-89d6-ce00eb806b51") == "02d9bc85"
