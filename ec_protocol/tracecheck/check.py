@@ -127,7 +127,7 @@ def check(
             loaded.append((index, load_run(path)))
         except TraceError as exc:
             done(index, _unreadable(str(path), exc))
-    for batch in _batches(loaded, 1 if wanted else _BATCH):
+    for batch in _batches(loaded, _BATCH // 10 if wanted else _BATCH):
         judged = check_runs([run for _, run in batch], runner, wanted, seed)
         for (index, _), report in zip(batch, judged, strict=True):
             done(index, report)
