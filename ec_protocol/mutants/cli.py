@@ -196,7 +196,9 @@ def _safeguard_table(found: Sequence[Safeguard]) -> Table:
     for safeguard in found:
         without = ", ".join(f"{wanted} ({model})" for model, wanted in safeguard.configs[:2])
         table.add_row(
-            escape(safeguard.module), escape(safeguard.name), escape(without) or "[red]nothing[/red]"
+            escape(safeguard.module),
+            escape(safeguard.name),
+            escape(without) or "[red]nothing[/red]",
         )
     table.caption = f"{len(found)} safeguards of the modules, each removed by a config"
     return table

@@ -39,8 +39,12 @@ _FIRST: Final[Mapping[str, tuple[str, ...]]] = {
 def applicable(mutant: Mutant) -> bool:
     """Whether the core reads what the mutant changes.
 
-    It does not read the ``terminal`` list: a last state is one without edges.
+    It does not read the ``terminal`` lists: a last state is one without edges. Of the
+    effects it reads those of READs, where one event has several; all others are carried
+    out by the one method that fires the event.
     """
+    if mutant.operator in ("effect", "drop-effect"):
+        return mutant.lifecycle == "read"
     return mutant.lifecycle in TABLES and mutant.operator != "terminal"
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TEST_FILES: Final = (
     "test_tier.py",
     "test_tier_check.py",
+    "test_tier_tells.py",
     "test_copies.py",
     "test_entry.py",
     "test_holds.py",
@@ -43,6 +44,7 @@ TEST_FILES: Final = (
     "test_consumer_unnamed.py",
     "test_extents.py",
     "test_actions.py",
+    "test_trace.py",
     "test_schedules.py",
 )
 

@@ -32,7 +32,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "consumer": ("test_consumer.py", "test_consumer_acks.py", "test_consumer_reads.py"),
     "reads": ("test_consumer_reads.py", "test_consumer_peers.py", "test_consumer.py"),
     "producer": ("test_producer.py", "test_producer_limits.py"),
-    "tier": ("test_tier.py", "test_tier_check.py"),
+    "tier": ("test_tier.py", "test_tier_check.py", "test_tier_tells.py"),
     "copies": ("test_copies.py",),
     "holds": ("test_holds.py",),
     "peers": ("test_peers.py", "test_consumer_unnamed.py", "test_consumer_peers.py"),

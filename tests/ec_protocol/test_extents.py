@@ -222,3 +222,13 @@ def test_of_holes_that_were_filled_nothing_is_remembered() -> None:
         assert extents is not None
         space.free(extents)
     assert space._size_at == {0: 8}
+
+
+@pytest.mark.parametrize("again", [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])
+def test_what_is_free_at_the_start_of_the_region_is_not_freed_again(again: tuple[int, int]) -> None:
+    space = ExtentAllocator(8)
+    assert space.alloc(8) == ((0, 8),)
+    space.free(((0, 2),))
+    with pytest.raises(LocalProtocolError, match="free already"):
+        space.free((again,))
+    assert (space.free_blocks, space.free_extents()) == (2, ((0, 2),))
