@@ -129,9 +129,25 @@ def test_every_safeguard_of_every_module_is_removed_by_a_config():
 
 
 def test_safeguards_are_found_under_either_heading():
-    above = "\\* Safeguards. All TRUE is\n\\* the protocol.\nCONSTANTS\n    One,  \\* first\n    Two\n\nX == 1\n"
-    beside = "CONSTANTS   \\* Safeguards, TRUE.\n    Three,\n    Four   \\* last\n\nVARIABLES\n    five\n"
-    single = "CONSTANTS\n    Many,     \\* how many\n    Six       \\* Safeguard: counted.\n"
+    above = """\\* Safeguards. All TRUE is
+\\* the protocol.
+CONSTANTS
+    One,  \\* first
+    Two
+
+X == 1
+"""
+    beside = """CONSTANTS   \\* Safeguards, TRUE.
+    Three,
+    Four   \\* last
+
+VARIABLES
+    five
+"""
+    single = """CONSTANTS
+    Many,     \\* how many
+    Six       \\* Safeguard: counted.
+"""
     assert constants(above) == ["One", "Two"]
     assert constants(beside) == ["Three", "Four"]
     assert constants(single) == ["Six"]

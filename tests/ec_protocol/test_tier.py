@@ -361,3 +361,28 @@ def test_what_was_never_retired_cannot_be_reclaimed() -> None:
     with pytest.raises(LocalProtocolError, match="has no retired blocks"):
         tier.reclaim(entry.entry_id)
     assert tier.quarantined_blocks == 1
+
+
+@pytest.mark.clause("EC-2.7")
+@pytest.mark.parametrize("extra", [0, 1, 2, 3])
+def test_so_many_entries_beyond_the_need_are_evicted_for_few_extents(extra: int) -> None:
+    tier = EncodingTier(12, BLOCK, preferred_extents=1, extra_evictions=extra)
+    entries = [tier.alloc(f"e{i}", BLOCK) for i in range(12)]
+    for i, entry in enumerate(entries):
+        assert entry is not None
+        assert entry.extents == ((i, 1),)
+        if i in (1, 3):
+            continue
+        tier.begin_write(entry, ("save", i))
+        tier.write_landed(entry, ("save", i))
+        if i % 2 == 0:
+            # No two blocks that could be free are neighbours.
+            tier.pin(entry, ("hold", i))
+    for i in (1, 3):
+        entry = entries[i]
+        assert entry is not None
+        tier.drop_allocated(entry)
+    made = tier.alloc("new", 2 * BLOCK)
+    assert made is not None
+    assert len(made.extents) == 2
+    assert tier.evictions == extra
