@@ -44,7 +44,7 @@ def decode(frames: list[str]) -> dict[str, Any]:
         raise FrameError(f"expected [empty, payload], got {len(frames)} frames")
     try:
         message = msgspec.msgpack.decode(bytes.fromhex(frames[1]))
-    except (msgspec.MsgspecError, ValueError) as exc:
+    except (msgspec.MsgspecError, RecursionError, ValueError) as exc:
         raise FrameError(f"not msgpack: {exc}") from exc
     if not isinstance(message, dict) or message.get("type") not in ("req", "ack"):
         raise FrameError(f"no message: {message!r:.200}")

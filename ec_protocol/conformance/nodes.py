@@ -60,6 +60,10 @@ class Dma:
         notice: Completion notice, sent when it is seen done.
         done: Pieces moved.
         closed: Its local endpoint was torn down, or its abort confirmed.
+        reported: It was seen done.
+        lost: It was seen failing.
+        writer: Which writer of its encoding at its node it is.
+        abandoned: The implementation does not wait for it any more.
         released: The implementation gave the handle up.
     """
 
@@ -73,6 +77,8 @@ class Dma:
     done: int = 0
     closed: bool = False
     reported: bool = False
+    lost: bool = False
+    writer: int = 0
     abandoned: bool = False
     released: bool = False
 
@@ -80,6 +86,11 @@ class Dma:
     def active(self) -> bool:
         """Whether it may still write."""
         return not self.closed and self.done < len(self.pieces)
+
+    @property
+    def mm_hash(self) -> str:
+        """The encoding, as its notice names it."""
+        return self.notice.decode(errors="replace").partition(":")[2]
 
     @property
     def spans(self) -> Spans:

@@ -98,8 +98,18 @@ def _play_dma(world: World, step: steps.Dma) -> None:
         if what.done < len(what.pieces):
             raise ScheduleError(f"{what.name} is not finished: it cannot be seen done")
         world.notice_of(what)
+        what.reported = True
+        world.watch.done(
+            what.node,
+            what.mm_hash,
+            what.notice,
+            world.now(world.node(what.node)),
+            writer=what.writer,
+            lost=what.lost or what.abandoned,
+        )
         say(world, what, "done")
     elif step.do == "fail":
+        what.lost = True
         say(world, what, "error")
     else:
         # From here on nothing is written: the proof.
@@ -237,7 +247,7 @@ def _play_servable(world: World, step: steps.Servable) -> None:
     node = world.node(step.at)
     request = _probe(world, node, [step.servable])
     ready = world.call(node, "available", request=request)["ready"]
-    has = ready and bool(world.call(node, "has", request=request, item=0)["has"])
+    has = ready and world.has(node, request, 0)
     world.call(node, "build")
     _end(world, node, request)
     compare(step.expect, has, f"{step.servable} servable at {step.at}")

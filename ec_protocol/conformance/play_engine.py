@@ -89,10 +89,7 @@ def engine_step(world: World, node: Node, run: list[str]) -> dict[str, Any]:
             outcome[request_id] = "deferred"
             continue
         hashes = [item["hash"] for item in request["items"]]
-        has = [
-            bool(world.call(node, "has", request=request, item=i)["has"])
-            for i in range(len(hashes))
-        ]
+        has = [world.has(node, request, i) for i in range(len(hashes))]
         for i in sorted(range(len(hashes)), key=lambda i: has[i]):
             world.call(node, "alloc", request=request, item=i)
         promised.update(h for h, promise in zip(hashes, has, strict=True) if promise)
@@ -168,8 +165,11 @@ def _play_hook(world: World, step: steps.Hook) -> None:
             seen = world.call(node, "available", request=what)["ready"]
         else:
             hashes = [item["hash"] for item in what["items"]]
-            result = world.call(node, step.hook, request=what, item=hashes.index(step.item))
-            seen = result.get("has")
+            item = hashes.index(step.item)
+            if step.hook == "has":
+                seen = world.has(node, what, item)
+            else:
+                seen = world.call(node, step.hook, request=what, item=item)
     if step.expect is not steps.UNSET:
         compare(step.expect, seen, f"{step.hook} {step.request} {step.item}".strip())
 

@@ -8,6 +8,8 @@ world watches meanwhile, whatever the case is about:
   unexpired grant may still touch it, and none to a reader while it is being written;
 * *NoWrongBytes*: what a load or an unexpired grant gives is the named encoding, bit for
   bit, at the moment at which it is copied;
+* *FencedAccept*: no READ is posted with too little of its lease left, and none that was
+  seen done too late is promised to anybody (``watch``);
 * *AttemptIdentity, ServeReadyOnly* follow from these: a grant that was released too
   early, or given too early, shows wrong bytes.
 """
@@ -34,6 +36,7 @@ from ec_protocol.conformance.nodes import (
 )
 from ec_protocol.conformance.schedule import Case
 from ec_protocol.conformance.times import evaluate
+from ec_protocol.conformance.watch import Watch
 from ec_protocol.timing import timer_specs
 
 #: When every case begins, seconds: not 0, which an implementation might take for "never".
@@ -64,6 +67,7 @@ class World:
         self.timers = {name: spec.default for name, spec in timer_specs().items()}
         self.timers.update(case.setup.timers)
         self.facts = {**COMPAT, **case.setup.compat}
+        self.watch = Watch(self.timers)
         self.marks: dict[str, float] = {"start": START_S}
         self.nodes: dict[str, Node] = {}
         self.played: dict[str, Played] = {}
@@ -186,6 +190,7 @@ class World:
         if node.link is not None:
             node.link.kill()
             node.link = None
+            self.watch.restarted(node.name)
             node.grants.clear()
             node.copies.clear()
             for dma in self.dmas.values():
@@ -198,6 +203,13 @@ class World:
             if node.link is not None:
                 node.link.kill()
                 node.link = None
+
+    def has(self, node: Node, request: dict[str, Any], item: int) -> bool:
+        """Ask a node whether it can load an item; a promise is watched (FencedAccept)."""
+        promised = bool(self.call(node, "has", request=request, item=item)["has"])
+        if promised:
+            self.watch.promised(node.name, request["items"][item]["hash"])
+        return promised
 
     # ----------------------------------------------------------------------- outputs
     def _take(self, node: Node, output: dict[str, Any]) -> None:
@@ -226,6 +238,7 @@ class World:
             found = [other.name for other in self.everyone() if list(other.address) == list(to)]
             target = found[0] if found else f"{to[0]}:{to[1]}"
             message = Message("request", output["frames"])
+            self.watch.request(node.name, output["frames"], self.now(node))
         self.channel(f"{node.name}>{target}").append(message)
         self.log("sent", node=node.name, to=target, via=message.via)
 
@@ -354,6 +367,7 @@ class World:
             name, number = f"{kind} {mm_hash}#{number}", number + 1
         if kind == "save":
             self.no_toucher(node, spans, name)
+            self.watch.written(node.name, mm_hash)
         else:
             self._no_writer(node, spans, name, "NoWrongBytes", "EC-2.2")
         run = CopyRun(name, raw["copy"], kind, mm_hash, spans, set(raw["ranks"]))
@@ -387,6 +401,8 @@ class World:
         if any(offset < 0 or offset + size > region for offset, size in dma.spans):
             raise CheckFailed("a READ into the region", f"{local}", clause="EC-8.3")
         self.no_toucher(node, dma.spans, f"READ {name}")
+        self.watch.posted(node.name, name, dma.notice, self.now(node))
+        dma.writer = self.watch.written(node.name, dma.mm_hash)
         self.dmas[name] = dma
         self.log("read", node=node.name, dma=name, source=dma.source)
 
