@@ -104,6 +104,7 @@ PromiseKeptInv(p, touched) ==
          HoldersOf(s.entries[i], "step") # {} => s.entries[i].state = "pinned"
 
 \* Holds and grants keep no more than their shares (EC-3.6, EC-5.10).
+\* | facts.max_blocks   | facts.holds.max_blocks  | HoldTable.max_blocks        |
 SharesInv(p) ==
     LET s == proc[p]
         held == {i \in DOMAIN s.entries : HoldersOf(s.entries[i], "hold") # {}}
