@@ -105,4 +105,35 @@ Follows(from, to) ==
 EdgesOnlyProp ==
     [][\A x \in Nodes, b \in Blocks :
           inc'[x] # inc[x] \/ Follows(blk[x][b].st, blk'[x][b].st)]_vars
+
+-----------------------------------------------------------------------------
+\* Progress, when either side may die at any point. Fair are the timers and
+\* engines of whoever lives: no message need arrive, no READ need move or end.
+\* `but` names what is missing in a config that must fail.
+FairnessBut(but) ==
+    /\ \A a \in Attempts :
+         /\ WF_vars(FenceCloses(a))
+         /\ but # "GiveUp" => WF_vars(GiveUp(a))
+         /\ WF_vars(ReadLost(a))
+         /\ but # "Retire" => WF_vars(Retire(a))
+         /\ but # "Expire" => WF_vars(Expire(a))
+    /\ \A x \in Nodes, b \in Blocks :
+         /\ but # "Cancel" => WF_vars(Cancel(x, b))
+         /\ WF_vars(SaveEnd(x, b) \/ SaveSkipped(x, b))
+         /\ WF_vars(ReleaseHold(x, b))
+
+FairSpec == Spec /\ FairnessBut("")
+
+AttemptsEndProp == \A a \in Attempts : Waiting(a) ~> ~Waiting(a)
+
+QuarantinesEndProp ==
+    \A a \in Attempts : att[a].st = "quarantined" ~> att[a].st # "quarantined"
+
+\* Also those that a dead consumer leaves behind.
+GrantsEndProp ==
+    \A a \in Attempts, i \in Starts : gr[a][i].st = "granted" ~> gr[a][i].st # "granted"
+
+EntriesEndProp ==
+    \A x \in Nodes, b \in Blocks :
+        blk[x][b].st \in {"allocated", "saving"} ~> blk[x][b].st \notin {"allocated", "saving"}
 =============================================================================

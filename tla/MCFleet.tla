@@ -45,6 +45,12 @@ View ==
           ELSE att[a]],
       [a \in Attempts |-> [i \in Starts |-> IF Gone(a) THEN NoGrant ELSE SeenGrant(a, i)]]>>
 
+\* Each lacks one fairness: a timer that never runs out.
+NoGiveUpSpec == Spec /\ FairnessBut("GiveUp")
+NoRetireSpec == Spec /\ FairnessBut("Retire")
+NoExpireSpec == Spec /\ FairnessBut("Expire")
+NoCancelSpec == Spec /\ FairnessBut("Cancel")
+
 -----------------------------------------------------------------------------
 \* Instances that take short cuts beside the protocol, to show that the
 \* invariants look: a name gets a second entry, an entry goes back, a state
