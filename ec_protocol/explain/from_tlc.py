@@ -10,6 +10,7 @@ from typing import Final
 
 from ec_protocol._files import spec_dir
 from ec_protocol.errors import ECError
+from ec_protocol.explain.fleet_model import FleetTeller
 from ec_protocol.explain.peer_model import PeerTeller
 from ec_protocol.explain.peer_read import PeerReadTeller
 from ec_protocol.explain.story import Story, Verdict
@@ -19,7 +20,7 @@ from ec_protocol.explain.tla_value import ValueTextError, parse
 from ec_protocol.tlc.manifest import Model
 from ec_protocol.tlc.output import Output, Step
 
-TELLERS: Final[tuple[type[Teller], ...]] = (PeerReadTeller, TierTeller, PeerTeller)
+TELLERS: Final[tuple[type[Teller], ...]] = (PeerReadTeller, TierTeller, PeerTeller, FleetTeller)
 
 _BACK_TO: Final = re.compile(r"goes back to state (\d+)")
 _EXTENDS: Final = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
