@@ -17,7 +17,8 @@ from ec_protocol import __version__
 from ec_protocol.conformance.runner import Result, Verdict
 from ec_protocol.conformance.schedule import AREAS, clauses
 from ec_protocol.errors import ConfigError
-from ec_protocol.explain.story import Verdict as Verdict_
+from ec_protocol.explain.from_history import tell_history
+from ec_protocol.explain.page import drawing
 
 _PAGE = Path(__file__).resolve().parent / "page" / "report.html.j2"
 
@@ -83,7 +84,7 @@ def write_html(adapter: str, results: Sequence[Result], path: Path) -> None:
                     "name": area,
                     "total": len(here),
                     "counts": [(str(verdict), counts[verdict]) for verdict in Verdict],
-                    "cases": [_details(result) for result in here],
+                    "cases": [_details(result, adapter) for result in here],
                 }
             )
     totals = Counter(result.verdict for result in results)
@@ -103,7 +104,7 @@ def write_html(adapter: str, results: Sequence[Result], path: Path) -> None:
         raise ConfigError(f"--html {path}: {exc.strerror}; name a writable file") from exc
 
 
-def _details(result: Result) -> dict[str, Any]:
+def _details(result: Result, adapter: str) -> dict[str, Any]:
     case = result.case
     failed = result.verdict in (Verdict.FAILED, Verdict.NON_STRICT)
     own = clauses().get(result.clause, "")
@@ -128,7 +129,7 @@ def _details(result: Result) -> dict[str, Any]:
         ],
         "failed_step": _step_number(result.where),
         "setup": json.dumps(msgspec.to_builtins(case.setup)["nodes"], ensure_ascii=False),
-        "diagram": diagram(result) if failed else "",
+        "diagram": diagram(result, adapter) if failed else "",
     }
 
 
@@ -138,19 +139,13 @@ def _step_number(where: str) -> int:
     return int(digits.split()[0]) if where.startswith("step ") and digits.split() else 0
 
 
-def diagram(result: Result) -> str:
+def diagram(result: Result, adapter: str) -> str:
     """The sequence diagram of a result as SVG; ``""`` if nothing was done."""
-    from ec_protocol.conformance.diagram import svg
-
-    return svg(result.case.id, result.history, verdict_of(result)) if result.history else ""
-
-
-def verdict_of(result: Result) -> Verdict_:
-    """What was wrong, for the diagram."""
-    facts = [("clause", f"{result.clause}: {clauses().get(result.clause, '')}")]
-    if result.seen:
-        facts += [("expected", result.expected), ("seen", result.seen)]
-    return Verdict_(result.invariant or result.clause, None, result.detail, facts=facts)
+    if not any(record.get("event") == "step" for record in result.history):
+        return ""
+    outcome = {**result.row(), "invariant": result.invariant, "adapter": adapter}
+    story = tell_history(msgspec.to_builtins(result.case), result.history, outcome)
+    return drawing(story) if story.steps else ""
 
 
 def _make_folder(path: Path) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JUnit and HTML reports, and the diagrams of histories."""
+"""JUnit and HTML reports, with the diagrams of failures."""
 
 from __future__ import annotations
 
+import dataclasses
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from ec_connector.conformance.faulty import FAULTS
 from ec_protocol.cli import app
-from ec_protocol.conformance import diagram, reports
+from ec_protocol.conformance import reports
 from ec_protocol.conformance.links import InProcess
 from ec_protocol.conformance.runner import Result, Verdict, run_case
 from ec_protocol.conformance.schedule import all_cases, select
@@ -74,26 +75,13 @@ def test_the_number_of_a_step(where: str, number: int) -> None:
     assert reports._step_number(where) == number
 
 
-def test_a_history_becomes_a_story_that_ends_where_it_failed(results: list[Result]) -> None:
+def test_a_failure_is_drawn_and_nothing_without_steps(results: list[Result]) -> None:
     one = next(r for r in failed(results) if r.invariant == "NoReuseUnderDMA")
-    story = diagram.tell(one.case.id, one.history, reports.verdict_of(one))
-    labels = [step.label for step in story.steps]
-    assert "READ posted" in labels
-    assert labels[-1] == "build step"
-    assert story.verdict is not None
-    assert story.verdict.row == len(story.steps) - 1
-    lanes = {lane.key for lane in story.lanes}
-    assert {step.lane for step in story.steps} <= lanes
-    transfers = [bar for bar in story.bars if bar.style == "transfer"]
-    assert transfers
-    (request, *_) = story.arrows
-    assert request.kind == "request"
-    assert request.end is not None, "who answers has received it"
-
-
-def test_an_empty_history_is_drawn_all_the_same() -> None:
-    assert "<svg" in diagram.svg("nothing", [])
-    assert "<html" in diagram.html("nothing", [])
+    drawn = reports.diagram(one, "faulty")
+    assert drawn.startswith("<svg")
+    assert one.case.id in drawn
+    assert "NoReuseUnderDMA" in drawn
+    assert reports.diagram(dataclasses.replace(one, history=[]), "faulty") == ""
 
 
 def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
