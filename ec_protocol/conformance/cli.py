@@ -175,3 +175,30 @@ def recheck(
         ok = terminal.judge(files, as_json=as_json)
     if not ok:
         raise typer.Exit(1)
+
+
+@app.command("walk")
+def walk(
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", help="ours, vllm, or module:factory.")
+    ] = None,
+    adapter_cmd: Annotated[
+        str | None, typer.Option("--adapter-cmd", help="A command that speaks JSON lines.")
+    ] = None,
+    walks: Annotated[int, typer.Option(min=1, help="How many walks.")] = 200,
+    steps: Annotated[int, typer.Option(min=1, help="Random steps of each.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first walk.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Folder for a failing schedule, as a case.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Play random schedules; exit status 0 if no invariant breaks and nothing is left."""
+    with _errors():
+        from ec_protocol.conformance import terminal_walks
+
+        ok = terminal_walks.run(
+            adapter, adapter_cmd, seed=seed, walks=walks, length=steps, save=save, as_json=as_json
+        )
+    if not ok:
+        raise typer.Exit(1)
