@@ -109,6 +109,8 @@ def _play_dma(world: World, step: steps.Dma) -> None:
         )
         say(world, what, "done")
     elif step.do == "fail":
+        if what.reported:
+            raise ScheduleError(f"{what.name} was seen done: it cannot fail any more")
         what.lost = True
         say(world, what, "error")
     else:
