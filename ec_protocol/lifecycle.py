@@ -117,11 +117,17 @@ def parse_lifecycle(name: str, table: Mapping[str, Any]) -> Lifecycle:
         )
     except (KeyError, TypeError, AttributeError) as exc:
         raise SpecError(f"lifecycle {name}: missing or malformed field: {exc!r}") from exc
-    _check(lifecycle)
+    check_lifecycle(lifecycle)
     return lifecycle
 
 
-def _check(lc: Lifecycle) -> None:
+def check_lifecycle(lc: Lifecycle) -> None:
+    """Refuse a table that contradicts itself.
+
+    Raises:
+        SpecError: The message names the edge, state or event.
+    """
+
     def bad(message: str) -> SpecError:
         return SpecError(f"lifecycle {lc.name}: {message}")
 

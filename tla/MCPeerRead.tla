@@ -99,6 +99,14 @@ CarelessSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "reading", "quar
 Early(a) == grant[a] = "granted" /\ EndGrant(a, "expire", {})
 EarlySpec == Init /\ [][Next \/ \E a \in Attempts : Early(a)]_vars
 
+\* An engine that saves an encoding again over the bytes that are served.
+Overwrites(s) ==
+    /\ entry[s] = "ready"
+    /\ entry' = [entry EXCEPT ![s] = "saving"]
+    /\ ev' = {}
+    /\ UNCHANGED <<names, at, free, retired, bytes, consumer, plane, net, producer>>
+OverwriteSpec == Init /\ [][Next \/ \E s \in Slots : Overwrites(s)]_vars
+
 \* A consumer that has no answer to an abort.
 DeafCanRead(a, e, G) == e # "abort" /\ CanFire(ReadFrom[read[a]], read[a], e, G)
 =============================================================================

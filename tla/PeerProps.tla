@@ -150,6 +150,15 @@ ExpiryProp ==
     [][\A a \in Attempts :
         (grant[a] = "granted" /\ grant'[a] = "expired") => lease[a] <= Drift]_vars
 
+\* EC-2.2, EC-2.3: bytes come to be served only by a write that ended, and what is served
+\* stays as it is until nobody holds it and it is given up.
+WrittenProp ==
+    [][\A s \in Slots :
+        LET served == {"ready", "pinned"} IN
+        /\ (entry[s] \notin served /\ entry'[s] \in served) => entry[s] = "saving"
+        /\ (entry[s] = "ready" /\ entry'[s] \notin served) => entry'[s] = "freed"
+        /\ (entry[s] = "pinned" /\ inc' = inc) => entry'[s] \in served]_vars
+
 \* EC-6.1: an attempt whose READ is lost has its blocks quarantined, and no other has.
 QuarantineProp ==
     [][\A a \in Attempts :

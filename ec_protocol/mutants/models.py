@@ -10,7 +10,9 @@ quickest first, until one objects:
   deadlock: ``killed_by`` is its name;
 * an action that every sound table enables is never enabled: ``dead action X``;
 * the model fires an event that the mutant has no edge for (EC-1.2): ``illegal event``;
-* a state that a ``Reach*`` config must reach is not reached any more: ``ReachX``.
+* a state that a ``Reach*`` config must reach is not reached any more: ``ReachX``;
+* or, when all models let it pass, the loader of the tables would refuse to load it
+  (``refused: ...``): a state that cannot be reached or left, a last one with edges.
 
 That the edges of the state graph are those of the table is checked elsewhere (mode
 ``edges``) and does not count here: a mutant moves both sides of that comparison. For
@@ -27,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ec_protocol.errors import ECError
-from ec_protocol.lifecycle import Lifecycle, load_lifecycles
+from ec_protocol.errors import ECError, SpecError
+from ec_protocol.lifecycle import Lifecycle, check_lifecycle, load_lifecycles
 from ec_protocol.mutants.operators import ACTIONS, Mutant
 from ec_protocol.tlc.check import job_for
 from ec_protocol.tlc.edges import differences
@@ -153,9 +155,9 @@ class ModelJudge:
         with tempfile.TemporaryDirectory(prefix="ec-mutant-") as temporary:
             folder = Path(temporary)
             self._write(folder, mutant.table)
-            return self._judge_table(mutant, folder)
+            return self._judge_table(mutant, mutant.table, folder)
 
-    def _judge_table(self, mutant: Mutant, folder: Path) -> Result:
+    def _judge_table(self, mutant: Mutant, table: Lifecycle, folder: Path) -> Result:
         spent = 0.0
         for name in BATTERIES[mutant.lifecycle]:
             model = self._models[name]
@@ -184,6 +186,10 @@ class ModelJudge:
             spent += run.seconds
             if run.output.kind == "ok":
                 return Result(mutant, KILLED, model.expected, model.name, spent)
+        try:
+            check_lifecycle(table)
+        except SpecError as exc:
+            return Result(mutant, KILLED, f"refused: {exc}", None, spent)
         return Result(mutant, SURVIVED, None, None, spent)
 
     def _judge_actions(self, mutant: Mutant) -> Result:
