@@ -56,7 +56,8 @@ def facts(request, model) -> dict[str, Any]:
 
 
 def test_v2_model_runner_is_required(facts):
-    assert "requires the V2 model runner. Set VLLM_USE_V2_MODEL_RUNNER=1." in facts["refused"]
+    text = "ECConnector requires the V2 model runner. Set VLLM_USE_V2_MODEL_RUNNER=1."
+    assert facts["refused"] == [text, text]
 
 
 def test_every_hook_is_ours(facts):

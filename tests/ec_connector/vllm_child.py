@@ -57,21 +57,33 @@ def shell_facts() -> dict[str, Any]:
     }
 
 
-def refused(model: str) -> str:
-    """What a server with the old model runner says."""
+def refused(model: str) -> list[str]:
+    """What a server with the old model runner says, in either of its processes."""
+    from vllm.config import ECTransferConfig
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
+    from vllm.engine.arg_utils import EngineArgs
 
     from ec_connector.vllm import ECConnector
 
-    config = SimpleNamespace(
-        use_v2_model_runner=False,
-        ec_transfer_config=SimpleNamespace(is_ec_producer=True, is_ec_consumer=True),
+    said = ECTransferConfig(
+        ec_connector="ECConnector",
+        ec_connector_module_path="ec_connector.vllm",
+        ec_role="ec_both",
+        ec_connector_extra_config={"ec_cpu_bytes": 1 << 20},
     )
-    try:
-        ECConnector(config, ECConnectorRole.WORKER)
-    except ValueError as exc:
-        return str(exc)
-    return ""
+    ours = os.environ["VLLM_USE_V2_MODEL_RUNNER"]
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    config = EngineArgs(
+        model=model, enforce_eager=True, dtype="float32", max_model_len=128, ec_transfer_config=said
+    ).create_engine_config()
+    texts = []
+    for role in ECConnectorRole:
+        try:
+            ECConnector(config, role)
+        except ValueError as exc:
+            texts.append(str(exc))
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = ours
+    return texts
 
 
 def engine_facts(model: str) -> dict[str, Any]:
