@@ -25,6 +25,9 @@ from ec_protocol.timing import Timing
 from ec_protocol.wire import XferAck, XferReq, XferStatus
 
 _NAMED: Final = GRANT.mask("names_this_attempt")
+#: Grants that may be outstanding, however small what they pin: each is state, and is looked
+#: at whenever a lease may have run out.
+MAX_GRANTS: Final = 4096
 #: For how many leases a key without an attempt id stays ambiguous after a grant
 #: on it ended without a notice: the notice may still be on its way.
 _AMBIGUOUS_LEASES: Final = 10
@@ -199,6 +202,9 @@ class ProducerGrants:
         more = 0 if entry in self._granted else entry.num_blocks
         if self.granted_blocks and more and self.granted_blocks + more > self.grant_quota_blocks:
             self.counters["over_grant_quota"] += 1
+            return XferStatus.NACK_NOT_READY, None
+        if not again and len(self._grants) >= MAX_GRANTS:
+            self.counters["too_many_grants"] += 1
             return XferStatus.NACK_NOT_READY, None
         return XferStatus.OK, entry
 

@@ -107,3 +107,20 @@ def test_all_peers_together_pin_a_bounded_share() -> None:
     assert grants.on_request(b"other", again, START).status == 0, "it pins nothing more"
     grants.tick(START + LEASE)
     assert (grants.granted_blocks, grants.open_grants) == (0, 0)
+
+
+@pytest.mark.clause("EC-5.10")
+@pytest.mark.clause("EC-9.5")
+def test_the_number_of_grants_is_bounded_whatever_peers_call_themselves(monkeypatch) -> None:
+    """Thousands of identities that read one small encoding pin nothing more, but are state."""
+    monkeypatch.setattr("ec_protocol.producer.MAX_GRANTS", 5)
+    bench = Bench(blocks=16)
+    got = [bench.ask(request(i), b"peer-%d" % i).status for i in range(8)]
+    assert got == [XferStatus.OK] * 5 + [XferStatus.NACK_NOT_READY] * 3
+    assert bench.grants.counters["too_many_grants"] == 3
+    # One that is outstanding is answered again, and one that ends makes room.
+    assert bench.ask(request(0), b"peer-0").status == XferStatus.OK
+    bench.grants.on_notice(b"c.0:h", START)
+    assert bench.ask(request(9), b"peer-9").status == XferStatus.OK
+    bench.grants.tick(START + LEASE)
+    assert bench.holders() == 0
