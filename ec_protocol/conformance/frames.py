@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -77,6 +78,29 @@ def compat_hash(facts: Mapping[str, Any]) -> str:
     """EC-8.4, written down once more."""
     row = [facts[k] for k in ("vllm_version", "model", "dtype", "block_size_bytes")]
     return hashlib.sha256(json.dumps(row, separators=(",", ":")).encode()).hexdigest()
+
+
+def damaged(payload: bytes, seed: int, rounds: int) -> Iterator[bytes]:
+    """The payload with bytes changed, left out, put in, repeated or cut off, many times."""
+    dice = random.Random(seed)
+    for _ in range(rounds):
+        data = bytearray(payload)
+        for _ in range(dice.choice((1, 1, 1, 2, 4))):
+            at = dice.randrange(len(data))
+            match dice.randrange(6):
+                case 0:
+                    data[at] ^= 1 << dice.randrange(8)
+                case 1:
+                    data[at] = dice.choice((0x00, 0x7F, 0x80, 0xC1, 0xD9, 0xDB, 0xDF, 0xFF))
+                case 2 if len(data) > 1:
+                    del data[at]
+                case 3:
+                    data.insert(at, dice.randrange(256))
+                case 4:
+                    data[at:at] = data[at : at + dice.randrange(1, 16)]
+                case _ if len(data) > 1:
+                    del data[max(1, at) :]
+        yield bytes(data)
 
 
 def notice(session: str, mm_hash: str) -> bytes:

@@ -144,6 +144,8 @@ def _build(fields: dict[str, Any], world: World) -> dict[str, Any]:
     for key, value in fields.items():
         if value == "<absent>":
             continue
+        if value == "<compat>":
+            value = world.compat()
         if isinstance(value, dict) and set(value) == {"hex"}:
             value = bytes.fromhex(value["hex"])
         elif isinstance(value, dict) and set(value) == {"time"}:
@@ -326,8 +328,10 @@ def _play_answer(world: World, step: steps.Answer) -> None:
                 golden[name] = request.get(name)
         fields = golden
     fields = _build({**fields, **step.fields}, world)
-    reply = Message("answer", ["", frames.encode(fields).hex()])
-    back = f"{target}>{source}"
+    payload, back = frames.encode(fields), f"{target}>{source}"
+    for bad in frames.damaged(payload, 0, step.damage):
+        hand_over(world, back, Message("answer", ["", bad.hex()]))
+    reply = Message("answer", ["", payload.hex()])
     world.log("sent", node=target, to=source, via="answer")
     if step.hold:
         world.channel(back).append(reply)
@@ -355,6 +359,11 @@ def _play_raw(world: World, step: steps.Raw) -> None:
     via = "answer" if peer.setup.role == "producer" else "request"
     channel = f"{target}>{source}"
     before = len(world.channel(channel))
+    if step.damage:
+        for bad in frames.damaged(bytes.fromhex(sent_frames[-1]), 0, step.damage):
+            hand_over(world, step.raw, Message(via, ["", bad.hex()]))
+        del world.channel(channel)[before:]
+        return
     hand_over(world, step.raw, Message(via, sent_frames))
     answers = world.channel(channel)[before:]
     if step.expect == "dropped":

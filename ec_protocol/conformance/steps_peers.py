@@ -77,6 +77,7 @@ class Answer(Step):
     lease: Time | None = None
     fields: dict[str, Any] = {}
     vector: str = ""
+    damage: int = 0
     hold: bool = False
     keep: bool = False
     expect: dict[str, Any] = {}
@@ -90,6 +91,7 @@ class Raw(Step):
     payload: Any = UNSET
     cut: int | None = None
     nested: int = 0
+    damage: int = 0
     vector: str = ""
     expect: Literal["dropped", "answered"] | dict[str, Any] | None = None
 
