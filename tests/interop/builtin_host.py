@@ -149,6 +149,12 @@ class Host:
         self.connector.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
         return {}
 
+    def do_hang_up(self) -> dict[str, Any]:
+        """The first thing that its shutdown does: the control socket is closed."""
+        self.running = False
+        self.half._producer_session.close()
+        return {}
+
     def do_grants(self) -> dict[str, Any]:
         """Outstanding grants by their keys, and pins by name."""
         session = self.half._producer_session
@@ -157,6 +163,27 @@ class Host:
             "grants": sorted(session._active_xfers),
             "pins": {name: entry._pin_count for name, entry in entries.items()},
         }
+
+    def do_account(self) -> dict[str, Any]:
+        """What it still holds: entries that are not ready, READs in quarantine, grants."""
+        entries = self.half._cache._entries
+        sessions = self.half._sessions.values()
+        return {
+            "not_ready": sorted(name for name, entry in entries.items() if not entry.ready),
+            "quarantined": sum(len(session._quarantined) for session in sessions),
+            "sessions": len(self.half._sessions),
+            "free": len(self.half._cache._free_blocks),
+            "pending": self.connector.has_pending_push_work(),
+        }
+
+    def do_schedule(self, items: dict[str, int]) -> dict[str, Any]:
+        """A request in one step, in the order of vLLM's scheduler: encode first, then load."""
+        self.connector.build_connector_meta(None)
+        promised = [name for name in items if self.connector.has_cache_item(name)]
+        for name in sorted(items, key=lambda name: name in promised):
+            self.connector.update_state_after_alloc(request_for(name, items[name], "s"), 0)
+        step = self.connector.build_connector_meta(None)
+        return {"promised": promised, "loads": list(step.loads), "saves": list(step.saves)}
 
     # -------------------------------------------------------------------- consumer
     def do_ask(self, name: str, rows: int, request: str, params: Any) -> dict[str, Any]:

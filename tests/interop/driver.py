@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import importlib.util
 import itertools
 import json
@@ -11,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +53,7 @@ class Builtin:
     def __init__(self, role: str, blocks: int = 128, port: int = 0, **options: Any) -> None:
         self.port = port or free_port()
         words = [f"{name}={value}" for name, value in options.items()]
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.interop.builtin_host"),
@@ -57,6 +61,7 @@ class Builtin:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
             cwd=ROOT,
             env={**os.environ, **CPU_ENV, "VLLM_LOGGING_LEVEL": "ERROR"},
@@ -70,8 +75,13 @@ class Builtin:
     def _line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, "the process with the built-in connector died"
+        assert line, f"the process with the built-in connector died: {self.errors()}"
         return json.loads(line)
+
+    def errors(self) -> str:
+        """The end of what it has said on stderr."""
+        self._log.seek(0)
+        return self._log.read()[-4000:]
 
     def tell(self, do: str, **arguments: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -93,19 +103,30 @@ class Builtin:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        self.process.kill()
+        self._reap()
 
     def close(self) -> None:
         """End it in good order, so that its region goes too; kill it if it does not."""
-        if self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGCONT)
-        try:
-            self.process.communicate("", timeout=20)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._reap()
+
+    def _reap(self) -> None:
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(OSError):
+                stream.close()
+        # What a killed one has left behind.
+        for path in glob.glob(f"/dev/shm/vllm_ec_builtin-{self.process.pid}_dp0.mmap"):
+            os.unlink(path)
 
 
 def fresh() -> str:
