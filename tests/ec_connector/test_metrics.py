@@ -101,6 +101,24 @@ def test_consumer_events_bytes_and_latencies():
         assert json.loads(json.dumps(stats)) == stats
 
 
+def test_events_for_subscribers_are_told_apart_from_what_the_pump_met():
+    with engine(role="ec_consumer", p2p=Remote()) as e:
+        source = source_of(e)
+        stats = e.p2p.pump.stats
+        for name, count in (("published", 5), ("dropped", 2), ("resent", 3)):
+            stats.count(f"tier_events_{name}", count)
+        stats.count("replays_refused")
+        taken = source.take()
+        assert taken is not None
+        counters = taken["counters"]
+        assert {k: n for k, n in counters.items() if k.startswith("vllm:ec_tier_events")} == {
+            "vllm:ec_tier_events/published": 5,
+            "vllm:ec_tier_events/dropped": 2,
+            "vllm:ec_tier_events/resent": 3,
+        }
+        assert counters["vllm:ec_pump_events/replays_refused"] == 1
+
+
 def test_every_counter_has_a_family():
     with engine(role="ec_consumer", p2p=Remote()) as e:
         source = source_of(e)
