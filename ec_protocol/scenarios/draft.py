@@ -131,7 +131,8 @@ class Draft:
         """Every transfer ends and every timer runs out: all blocks are there again.
 
         Args:
-            reads: READs that may have been posted and were not seen to end.
+            reads: READs that may have been posted; of those that were seen done nothing
+                more is told.
             clause: Of the expectations.
         """
         for name in list(self.open_requests):

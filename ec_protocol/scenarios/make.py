@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ec_protocol.explain.fleet_model import FleetTeller
 from ec_protocol.explain.from_tlc import about, property_comment, state_of
 from ec_protocol.explain.peer_model import PeerTeller
 from ec_protocol.explain.peer_read import PeerReadTeller
 from ec_protocol.explain.teller import State
 from ec_protocol.explain.tier_model import TierTeller
-from ec_protocol.scenarios import peer, peer_read, quota, tier
+from ec_protocol.scenarios import fleet, peer, peer_read, quota, tier
 from ec_protocol.scenarios.draft import Draft
 from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
 from ec_protocol.tlc.check import job_for
@@ -51,6 +52,7 @@ _TRANSLATIONS: Final[tuple[tuple[frozenset[str], Translation], ...]] = (
     (PeerReadTeller.needs, lambda moves, constants, broken: peer_read.schedule(moves, broken)),
     (TierTeller.needs, lambda moves, constants, broken: tier.schedule(moves)),
     (PeerTeller.needs, lambda moves, constants, broken: peer.schedule(moves, broken)),
+    (FleetTeller.needs, lambda moves, constants, broken: fleet.schedule(moves, constants)),
     (quota.NEEDS, lambda moves, constants, broken: quota.schedule(moves, constants)),
 )
 _CONSTANT: Final = re.compile(r"^\s+(\w+) = (\S.*?)\s*$", re.MULTILINE)
@@ -76,6 +78,7 @@ _AREA_OF_SECTION: Final = {
     "9": "peer loss and restart",
     "11": "announcement",
 }
+_MODULES: Final = ("MCFleet.tla", "MCPeer.tla", "MCPeerRead.tla", "MCQuota.tla", "MCTier.tla")
 #: Models whose behaviours nothing outside of the model could show.
 _ROGUE: Final = re.compile(r"Rogue|Edge$|Edges$|Type$")
 
@@ -101,7 +104,7 @@ def candidates(manifest: Manifest) -> list[Model]:
         model
         for model in manifest.models
         if model.mode in ("bug", "simulation")
-        and model.module in ("MCPeer.tla", "MCPeerRead.tla", "MCQuota.tla", "MCTier.tla")
+        and model.module in _MODULES
         and not (model.mode == "simulation" and model.module[:-4] not in _WALK_ENDS)
         and not _ROGUE.search(model.name)
     ]

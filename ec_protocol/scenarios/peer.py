@@ -47,7 +47,6 @@ class _Translation:
         self.requests: list[Any] = []
         self.acks: list[tuple[Any, Any]] = []
         self.reads: dict[Any, int] = {}
-        self.told: set[Any] = set()
         self.turned = False
 
     def translate(self, broken: str) -> Draft:
@@ -59,10 +58,15 @@ class _Translation:
             before = after
         if broken == "DownFailsInv":
             self._fall_back()
+        if broken == "NoWrongBytesInv" and self.moves[-1][0] == "ReadDone":
+            (read,) = changed_keys("read", self.moves[-2][1], self.moves[-1][1])
+            self.draft.note("what the new process granted can be read from it")
+            self.draft.must(
+                {"servable": self.names[read], "at": "C", "expect": True, "clause": "EC-9.3"}
+            )
         self.draft.whatever_is_loaded("C", self.names.values())
-        seen = {self.reads[read] for read in self.told}
         numbers = range(1, len(self.reads) + _MORE_READS + 1)
-        self.draft.nothing_is_left(f"C#{number}" for number in numbers if number not in seen)
+        self.draft.nothing_is_left(f"C#{number}" for number in numbers)
         return self.draft
 
     def _fall_back(self) -> None:
@@ -116,7 +120,6 @@ class _Translation:
             draft.attempt({"dma": f"C#{self.reads[read]}", "do": "move"})
         elif action in ("ReadDone", "DmaEnded"):
             over = before["read"][read - 1]["dma"] == "over"
-            self.told.add(read)
             draft.attempt({"dma": f"C#{self.reads[read]}", "do": "done" if over else "closed"})
         elif action == "ReadLost":
             draft.attempt({"dma": f"C#{self.reads[read]}", "do": "fail"})

@@ -91,6 +91,7 @@ class _Translation:
         self.names = encodings
         self.sent: dict[str, list[tuple[Any, ...]]] = {"C>P": [], "P>C": [], "C~P": []}
         self.request_of: dict[Any, str] = {}  # attempt -> request
+        self.wanted: dict[Any, str] = {}  # attempt -> encoding
         self.waiting: dict[Any, str] = {}  # slot -> request whose entry is kept for a retry
         self.saves: dict[Any, str] = {}  # slot -> request of a save
         self.begun: list[tuple[str, str]] = []  # node and encoding of every save
@@ -118,9 +119,8 @@ class _Translation:
         for node, name in self.begun:
             # Where the entry was not evicted, what the model saves anew was a load.
             draft.attempt({"copy": f"load {name}", "at": node, "do": "land"})
-        seen = {self.reads[attempt] for attempt in self.told}
         numbers = range(1, len(self.reads) + _MORE_READS + 1)
-        draft.nothing_is_left(f"C#{number}" for number in numbers if number not in seen)
+        draft.nothing_is_left(f"C#{number}" for number in numbers)
 
     def _expect(self) -> None:
         """The last step of the model is one that a correct consumer does not take."""
@@ -134,6 +134,13 @@ class _Translation:
             for name in self.names:
                 self.draft.note("the READ ended after its fence: its bytes do not count")
                 self.draft.must({"servable": name, "at": "C", "expect": False, "clause": "EC-5.3"})
+        elif last == "ReadDone" and any(action == "ProducerRestart" for action, _ in self.moves):
+            # With the descriptors of its own ack the READ comes from the new process.
+            attempt = self._attempt("read", self.moves[-2][1], self.moves[-1][1])
+            self.draft.note("what the new process granted can be read from it")
+            self.draft.must(
+                {"servable": self.wanted[attempt], "at": "C", "expect": True, "clause": "EC-9.3"}
+            )
         elif self.broken == "AttemptIdentityInv" and last == "AckOk":
             self.draft.note("the ack of another attempt: no READ")
             self.draft.must({"posted": "C", "count": posted, "clause": "EC-5.6"})
@@ -200,6 +207,7 @@ class _Translation:
             self.draft.mark(f"asked{attempt}")
             self.draft.must({"step": "C", "run": [request]})
         self.request_of[attempt] = request
+        self.wanted[attempt] = name
         self.sent["C>P"].append(("req", attempt))
 
     def _on_abort(self, action: str, before: State, after: State) -> None:

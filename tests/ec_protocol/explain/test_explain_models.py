@@ -122,6 +122,21 @@ def test_peer_shows_sessions_and_processes():
     assert "request 1" in arrows(story)
 
 
+def test_fleet_shows_whose_notice_ends_a_grant():
+    """EC-5.5: the notice of attempt 1 arrives when the grant of attempt 2 is open."""
+    story = story_of("BugFleetNoticeBytes")
+    rows = {}
+    for number, step in enumerate(story.steps):
+        rows.setdefault(step.label, number)
+    sent = arrows(story)
+    assert sent["notice 1"] == ("c1/pump", rows["AckOk"], "p1/pump", rows["Complete"])
+    assert bars(story)["lease 2"] == ("lease", rows["Grant"] + 4, rows["Complete"])
+    assert story.steps[rows["Complete"]].subject == "attempt 2 (A)"
+    assert story.steps[rows["Evict"]].lane == "p1/engine"
+    assert bars(story)["A: wrong bytes"][1] == len(story.steps) - 1
+    assert [lane.group for lane in story.lanes][::6] == ["p1", "c1"]
+
+
 def test_an_unknown_model_is_told_all_the_same():
     states = [
         Step("Initial state", {"pc": "[p |-> \"off\", q |-> \"off\"]", "entry": "[e |-> \"freed\"]",

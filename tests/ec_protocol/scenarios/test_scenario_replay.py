@@ -58,6 +58,9 @@ TEETH = {
     "BugPeerIncarnation": "descriptors-of-the-first-ack",
     "BugPeerFailReads": "lost-peer-goes-unnoticed",
     "BugPeerQuarantine": "handles-go-with-the-peer",
+    "BugFleetNoticeBytes": "any-notice-of-the-encoding",
+    "BugFleetHeldQuarantineBytes": "time-is-a-proof",
+    "BugFleetKeepHandles": "no-quarantine",
     "BugQuotaPeerShare": "one-peer-may-pin-everything",
     "BugQuotaGrantShare": "all-peers-may-pin-everything",
 }
