@@ -4,7 +4,8 @@
 
 The JSON is what ``ec-connector bench --json`` printed on the machine that the page
 names, so no figure of a table is typed by hand. A block
-``<!-- rows:FILE BENCH -->`` … ``<!-- /rows -->`` takes the rows of one benchmark.
+``<!-- rows:FILE BENCH -->`` … ``<!-- /rows -->`` takes the rows of one benchmark, with a
+word more only those whose case has it.
 
 Usage: ``make_performance_tables.py [--check]``; ``--check`` writes nothing and exits 1
 when the page differs.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-BLOCK = re.compile(r"(<!-- rows:(\S+) (\w+) -->\n).*?(<!-- /rows -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- rows:(\S+) (\w+)(?: (\S+))? -->\n).*?(<!-- /rows -->)", re.DOTALL)
 
 
 def table(rows: list[dict[str, object]]) -> str:
@@ -40,11 +41,12 @@ def filled(text: str) -> str:
     """
 
     def fill(match: re.Match[str]) -> str:
-        begin, file, bench, end = match.groups()
+        begin, file, bench, word, end = match.groups()
         document = json.loads((PAGE.parent / "performance" / file).read_text(encoding="utf-8"))
         rows = [row for row in document["rows"] if row["bench"] == bench]
+        rows = [row for row in rows if not word or word in row["case"]]
         if not rows:
-            raise ValueError(f"{file} has no rows of the benchmark {bench}")
+            raise ValueError(f"{file} has no rows of the benchmark {bench} {word or ''}")
         return begin + table(rows) + end
 
     text, count = BLOCK.subn(fill, text)
