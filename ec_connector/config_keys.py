@@ -132,7 +132,7 @@ def _keys() -> dict[str, Key]:
             "ec_events_buffer",
             "int",
             10_000,
-            "Event messages that are kept to be sent again.",
+            "Event messages that are kept to be sent again, at most 64 MiB of them.",
             values_of.count,
         ),
         Key(

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Bytes of messages that are kept to be sent again, whatever their number.
+MAX_KEPT_BYTES: Final = 64 << 20
 #: Subscribers that are being sent old messages at the same time.
 MAX_REPLAYS: Final = 64
 #: Old messages that go out between two looks at the other sockets.
@@ -90,7 +92,9 @@ class EventPublisher:
         self._wall_clock = wall_clock
         self._stats = stats
         self._number = 0
-        self._kept: deque[tuple[int, bytes]] = deque(maxlen=settings.buffer)
+        self._buffer = settings.buffer
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
         self._speak_at = 0.0
         self._replays: dict[bytes, int] = {}
         self._publish = _bound(
@@ -157,6 +161,9 @@ class EventPublisher:
     def _send(self, events: list[Event]) -> None:
         payload = encode(self._batch(events))
         self._kept.append((self._number, payload))
+        self._kept_bytes += len(payload)
+        while len(self._kept) > self._buffer or self._kept_bytes > MAX_KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft()[1])
         self._put(self._number, payload)
         self._number += 1
         for event in events:

@@ -235,6 +235,23 @@ def test_a_queue_that_is_full_drops_counts_and_tells(places, start):
 
 
 @pytest.mark.clause("EC-13.4")
+def test_what_is_kept_is_bounded_in_bytes_too(places, monkeypatch):
+    monkeypatch.setattr("ec_connector.events.publisher.MAX_KEPT_BYTES", 2000)
+    name = "n" * 400
+    with Node("ec_producer", 64, extra={**LIVELY, **places}) as node:
+        for number in range(20):
+            node.save(f"{number}{name}", b"x")
+            events = node.p2p.events
+            assert events is not None
+            wait_for(lambda: not node.p2p.events.pending, "its own message")
+        with Listener(*places.values()) as listener:
+            listener.hear(("stored", f"19{name}"))
+            stored = [heard for kind, heard in listener.told() if kind == "stored"]
+            assert len(stored) < 5
+            assert listener.told()[0][0] == "missed"
+
+
+@pytest.mark.clause("EC-13.4")
 def test_garbage_at_the_replay_socket_is_counted_and_it_goes_on(places):
     with Node("ec_producer", 8, extra={**LIVELY, **places}) as node:
         node.save("a", b"x")
