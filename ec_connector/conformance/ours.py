@@ -17,6 +17,7 @@ from ec_connector.conformance.host import HostSide
 from ec_connector.conformance.planes import SimulatedIO
 from ec_connector.control import Arrived
 from ec_connector.data.base import ReadEvent
+from ec_connector.events.log import EventLog
 from ec_connector.items import Item, make_item
 from ec_connector.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.pump_stats import PumpStats
@@ -159,6 +160,21 @@ class Ours(HostSide):
                     peer_quota=quotas.get("peer", 0.5),
                     grant_quota=quotas.get("grants", 0.9),
                 )
+            publisher = None
+            if settings["events"]:
+                from ec_connector.conformance.publishing import make_publisher
+
+                log = EventLog(64)
+                self.tier.listener = log.add
+                publisher = make_publisher(
+                    self.emit,
+                    log,
+                    lock,
+                    incarnation=incarnation,
+                    address=(host, port),
+                    sign_of_life_s=timing.heartbeat_interval_s,
+                    clock=lambda: self.now,
+                )
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.io = SimulatedIO(
                 lock=lock,
@@ -172,6 +188,7 @@ class Ours(HostSide):
                 emit=self.emit,
                 agent=agent,
                 delay=self._delay,
+                events=publisher,
             )
             self.io.open()
         self.scheduler = self.make_scheduler(
@@ -188,7 +205,8 @@ class Ours(HostSide):
             clock=lambda: self.now,
         )
         self.element_size = settings["element_size"]
-        return {"base_addr": BASE, "agent": agent.hex(), "timers": {}}
+        events = bool(settings["events"] and settings["p2p"])
+        return {"base_addr": BASE, "agent": agent.hex(), "timers": {}, "events": events}
 
     def tick(self, *, now: float) -> Result:
         """See ``Adapter.tick``."""
@@ -201,6 +219,7 @@ class Ours(HostSide):
         self.scheduler.shutdown()
         if self.io is not None:
             self.io.shut_down()
+            self.io.say_goodbye()
         return {}
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from ec_connector.data.base import (
     Pieces,
     ReadEvent,
 )
+from ec_connector.events.publisher import EventPublisher
 from ec_connector.pump_io import PumpIO
 from ec_connector.pump_serve import Serving
 from ec_connector.pump_stats import PumpStats
@@ -275,6 +276,7 @@ class SimulatedIO(PumpIO):
         emit: Emit,
         agent: bytes,
         delay: Callable[[], None],
+        events: EventPublisher | None = None,
     ) -> None:
         self.server = SimulatedServer(emit)
         self.client = SimulatedClient(emit)
@@ -293,6 +295,7 @@ class SimulatedIO(PumpIO):
             wake_fd=wake_fd,
             stats=stats,
         )
+        self._events = events
 
     def open(self) -> None:
         """Put the simulated ends in place; no socket is opened."""
@@ -308,6 +311,11 @@ class SimulatedIO(PumpIO):
         if self._consumer is not None:
             self._client = cast(ControlClient, self.client)
             self._reader = self.reader
+
+    def say_goodbye(self) -> None:
+        """Close what publishes: the last that is heard of the process."""
+        if self._events is not None:
+            self._events.close()
 
     def turn_all(self) -> None:
         """Turn until there is nothing left to do at this moment of the virtual clock."""

@@ -32,6 +32,7 @@ returned with the operation, in order, as a list of objects (``drain``)::
     {"kind": "abandon", "read": ID}                    it is not waited for any more
     {"kind": "release", "read": ID}                    its handle is given up
     {"kind": "notify",  "agent": hex, "notice": hex}   a notice without a READ
+    {"kind": "event",   "frames": [topic, number, map]}    a published message, hex
 
 **The kit owns time, the wires and the DMA, the adapter owns the region.** ``peek`` and
 ``poke`` are how the simulated DMA reads and writes its blocks, at any moment after the
@@ -89,13 +90,14 @@ class Adapter:
                 the ``[host, port]`` to announce; ``compat`` with ``vllm_version``,
                 ``model`` and ``dtype``; ``element_size`` of ``dtype``; ``quotas`` with
                 ``peer``, ``grants`` and ``holds``, shares of the region; ``p2p``,
-                whether peer-to-peer reads are on.
+                whether peer-to-peer reads are on; ``events``, whether to publish events.
 
         Returns:
             ``base_addr``: address of the region as READs see it. ``agent``: hex metadata
             of the data plane's agent, as in acks. ``identity``: hex identity of its
             DEALER sockets, if it sets one. ``timers``: the timers that it cannot be
             given and the values they have (cases are then played with these).
+            ``events``: whether it publishes any.
         """
         raise Unsupported("start")
 

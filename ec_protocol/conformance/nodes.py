@@ -149,6 +149,9 @@ class Node:
     grants: list[GrantSeen] = field(default_factory=list)
     posted: int = 0
     step_items: list[str] = field(default_factory=list)
+    told: list[dict[str, Any]] = field(default_factory=list)
+    message: dict[str, Any] = field(default_factory=dict)
+    messages: int = 0
 
     @property
     def alive(self) -> bool:

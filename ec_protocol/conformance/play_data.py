@@ -9,6 +9,7 @@ from typing import Any
 from ec_protocol.conformance import steps
 from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError, compare
+from ec_protocol.conformance.events import check_events
 from ec_protocol.conformance.links import ImplementationError
 from ec_protocol.conformance.nodes import Dma, Node, Played
 from ec_protocol.conformance.play_engine import engine_step, land, make_request, report
@@ -292,6 +293,11 @@ def _play_idle(world: World, step: steps.Idle) -> None:
 @plays(steps.Blocks)
 def _play_blocks(world: World, step: steps.Blocks) -> None:
     compare(step.expect, world.call(world.node(step.blocks), "blocks"), "blocks")
+
+
+@plays(steps.Events)
+def _play_events(world: World, step: steps.Events) -> None:
+    check_events(world.node(step.events), step)
 
 
 @plays(steps.Config)

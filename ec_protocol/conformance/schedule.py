@@ -61,6 +61,7 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         holds: Of a played producer: encodings it has, in this order.
         quotas: ``peer``, ``grants``, ``holds``: shares of the region.
         p2p: Whether peer-to-peer reads are on.
+        events: Whether it publishes events; an implementation need not have any.
         later: Not started until a ``start`` step.
         old: Of a played peer: it speaks the old form and knows no optional fields.
         incarnation: Of a played producer; a restart gives another.
@@ -74,6 +75,7 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     holds: list[str] = []
     quotas: dict[str, float] = {}
     p2p: bool = True
+    events: bool = False
     later: bool = False
     old: bool = False
 

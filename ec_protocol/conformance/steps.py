@@ -216,6 +216,15 @@ class Blocks(Step):
     expect: dict[str, int]
 
 
+class Events(Step):
+    """What a node has published since the last look, such as ``"stored A"``, in order."""
+
+    events: str
+    expect: list[str] | None = None
+    messages: int | None = None
+    fields: dict[str, Any] = {}
+
+
 class Config(Step):
     """Would a configuration start, and what does its error say?"""
 
@@ -314,6 +323,7 @@ VERBS: Final[dict[str, type[Step]]] = {
     "room": Room,
     "idle": Idle,
     "blocks": Blocks,
+    "events": Events,
     "config": Config,
     "start": Start,
     "compat_hash": CompatHash,
@@ -339,6 +349,7 @@ __all__ = [
     "Dma",
     "Drop",
     "EngineStep",
+    "Events",
     "Exchange",
     "Finish",
     "Handle",

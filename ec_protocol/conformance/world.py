@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ec_protocol.conformance import frames
-from ec_protocol.conformance.adapter import INTERFACE_VERSION
+from ec_protocol.conformance.adapter import INTERFACE_VERSION, Unsupported
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError, violated
+from ec_protocol.conformance.events import take_event
 from ec_protocol.conformance.links import Link, Recorder
 from ec_protocol.conformance.nodes import (
     ELEMENT_SIZE,
@@ -161,6 +162,8 @@ class World:
         node.copies.clear()
         node.grants.clear()
         node.requests.clear()
+        node.told.clear()
+        node.messages = 0
         setup = node.setup
         timers = {**self.timers, **more.get("timers", {})}
         result = self.call(
@@ -178,8 +181,11 @@ class World:
                 "element_size": ELEMENT_SIZE,
                 "quotas": setup.quotas,
                 "p2p": setup.p2p,
+                "events": setup.events,
             },
         )
+        if setup.events and not result.get("events"):
+            raise Unsupported("events")
         node.base = int(result.get("base_addr", 0))
         node.agent = bytes.fromhex(result.get("agent", ""))
         self.timers.update(result.get("timers", {}))
@@ -225,6 +231,8 @@ class World:
                 if dma.node == node.name and dma.read == output["read"]:
                     dma.abandoned = dma.abandoned or kind == "abandon"
                     dma.released = dma.released or kind == "release"
+        elif kind == "event":
+            take_event(node, output["frames"])
         elif kind not in ("connect", "close"):
             raise CheckFailed("an output that the interface has", f"{output!r:.200}")
 
