@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pytest plugin: every ``World`` of a test run records into a trace of its own.
+
+``pytest -p tests.ec_protocol.record_worlds`` with ``EC_TRACE_FOLDER`` set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ec_protocol.trace import NdjsonSink
+from tests.ec_protocol.world import World
+
+
+@pytest.fixture(autouse=True)
+def _record(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = Path(os.environ["EC_TRACE_FOLDER"])
+    name = request.node.nodeid.rpartition("/")[2].replace("/", "-").replace("::", "-")
+    numbers = itertools.count(1)
+    open_sinks = []
+    build = World.__init__
+
+    def recording(world: World, **options: Any) -> None:
+        if options.get("sink") is None:
+            sink = NdjsonSink(folder / f"{name}-{next(numbers)}.ndjson")
+            open_sinks.append(sink)
+
+            def write(record: Mapping[str, Any]) -> None:
+                sink(json.loads(json.dumps(record)))
+
+            options["sink"] = write
+        build(world, **options)
+
+    monkeypatch.setattr(World, "__init__", recording)
+    yield
+    for sink in open_sinks:
+        sink.close()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the unit tests of both ends do is what the specification allows.
+
+They run once more in a process of their own, each ``World`` recording, and TLC replays
+every trace. Tests that reach into the core to bring a moment about, or that hand it
+other times than the recorder sees, are named here with the conjunct that notices it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ec_protocol._files import spec_dir
+from ec_protocol.tlc.runner import TlcRunner
+from ec_protocol.tracecheck.check import Report, check
+
+pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
+
+ROOT = spec_dir().parent
+MODULES = ("schedules", "consumer", "consumer_acks", "consumer_reads", "consumer_peers")
+#: Move entries without an action; the recorder refuses that.
+NO_ACTIONS = (
+    "test_schedules.py::test_a_slow_save_costs_latency_and_no_recompute",
+    "test_consumer.py::test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_again",
+)
+LATER = "recorded after it was decided"
+NOTICED = {
+    "test_after_a_long_attempt_the_next_one_need_not_wait": "fence_open",
+    "test_the_ack_timeout_runs_out_at_its_bound": LATER,
+    "test_quarantine_ends_in_retirement_at_its_bound": LATER,
+    "test_the_read_timeout_runs_out_at_its_bound": LATER,
+}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
+    folder = tmp_path_factory.mktemp("unit")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "tests.ec_protocol.record_worlds"]
+    command += [f"tests/ec_protocol/test_{name}.py" for name in MODULES]
+    command += [f"--deselect=tests/ec_protocol/{name}" for name in NO_ACTIONS]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "EC_TRACE_FOLDER": str(folder), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # A world in which nothing happens leaves a header alone.
+    files = [path for path in sorted(folder.iterdir()) if path.read_bytes().count(b"\n") > 1]
+    return check(files, TlcRunner())
+
+
+def test_every_trace_is_accepted(reports: list[Report]) -> None:
+    wrong = {}
+    for report in reports:
+        test = Path(report.name).stem.partition("-")[2].rpartition("-")[0]
+        conjunct = report.rejection.conjunct if report.rejection else ""
+        if not conjunct.startswith(NOTICED.get(test, "")) or bool(conjunct) != (test in NOTICED):
+            wrong[test] = report.rejection
+    assert wrong == {}
+
+
+def test_they_are_the_unit_tests(reports: list[Report]) -> None:
+    assert len(reports) > 120
+    assert sum(report.records for report in reports) > 3000
+    seen = {action for report in reports for action in report.actions}
+    assert {"AckRefused", "Retire", "Reclaim", "PeerDrained", "PostFailed", "Expire"} <= seen
