@@ -196,7 +196,7 @@ class ModelJudge:
         for model in self._edge_models():
             found = differences(
                 self._graphs[model.name],
-                lifecycles=model.lifecycles,
+                lifecycles=(),
                 modules=model.modules or (),
                 allow_dead=model.allow_dead,
                 actions=mutant.actions,
