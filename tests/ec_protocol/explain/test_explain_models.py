@@ -40,6 +40,7 @@ def test_f1_shows_the_lease_that_ends_before_the_read():
     story = story_of("BugPeerReadF1")
     row = {step.label: number for number, step in enumerate(story.steps)}
     sent = arrows(story)
+    assert len(sent) == len(story.arrows), "each message is one arrow"
     assert sent["request 1 (A)"] == ("c.engine", row["RequestRead"], "p.pump", row["Grant"])
     assert sent["OK 1"] == ("p.pump", row["Grant"], "c.pump", row["AckOk"])
     assert sent["notice 1"] == ("dma", row["DmaFinish"], "p.pump", None)
