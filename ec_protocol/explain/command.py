@@ -11,6 +11,7 @@ import typer
 from ec_protocol.errors import ECError
 from ec_protocol.explain.page import drawing, page
 from ec_protocol.explain.source import tell
+from ec_protocol.tlc.terminable import terminable
 
 #: Written to standard output instead of a file.
 STDOUT = Path("-")
@@ -45,7 +46,8 @@ def explain(
 ) -> None:
     """Draw a counterexample, a scenario or a recorded run as a sequence diagram."""
     try:
-        story = tell(what, timeout, adapter, case, check)
+        with terminable():
+            story = tell(what, timeout, adapter, case, check)
     except ECError as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(2) from exc

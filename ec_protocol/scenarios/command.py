@@ -54,6 +54,7 @@ def make(
     from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
     from ec_protocol.tlc.manifest import Model, load_manifest
     from ec_protocol.tlc.runner import TlcRunner
+    from ec_protocol.tlc.terminable import terminable
 
     with _errors():
         manifest = load_manifest(tla_dir())
@@ -79,10 +80,11 @@ def make(
             typer.echo(f"{model.name}: {len(made)} scenario(s)", err=True)
             return made
 
-        with ThreadPoolExecutor(max_workers=jobs) as pool:
+        with terminable(), ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
                 found = list(pool.map(one, models))
             except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
                 runner.stop()
                 raise
         wanted = files.texts([made for some in found for made in some], folder)
