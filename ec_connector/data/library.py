@@ -13,9 +13,9 @@ first READ between two processes                       40 to 500 ms on a busy ho
                                                        later ones take under 1 ms: making
                                                        the connection takes several round
                                                        trips, in which both must progress
-a READ within the process before that                  makes it no faster (medians of 3: 42
-                                                       ms without, 89 to 373 with, which is
-                                                       noise), and took 11 to 20 s itself
+the same after a READ within each of the processes     no faster: 51 to 664 ms without (5
+                                                       trials), 35 to 710 with (4); the
+                                                       connection is each pair's own
 READ, producer never polls                             stays PROC. With CMA all bytes may
                                                        be in place and it is still PROC
 READ towards a SIGSTOPped producer                     stays PROC for ever; some bytes land
