@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 
 import pytest
 
@@ -152,3 +154,16 @@ VARIABLES
     assert constants(beside) == ["Three", "Four"]
     assert constants(single) == ["Six"]
     assert constants("CONSTANTS\n    Enc,   \\* Encodings.\n") == []
+
+
+def test_the_readme_counts_what_there_is():
+    text = (tla_dir() / "README.md").read_text(encoding="utf-8").partition("## Mutants\n")[2]
+    counted = {}
+    for names, counts in re.findall(
+        r"^\| ((?:`[a-z-]+`(?:, )?)+) \|.*\| ([\d, ]+) \|$", text, re.M
+    ):
+        words = re.findall(r"`([a-z-]+)`", names)
+        counted.update(zip(words, map(int, counts.split(", ")), strict=True))
+    assert counted == Counter(m.operator for m in MUTANTS)
+    quick = sum(m.operator in QUICK for m in MUTANTS)
+    assert f"{quick} mutants" in text
