@@ -4,8 +4,7 @@
 \* blocks of each; either side may die and start again at any point. An
 \* instance may have both roles, and then serves what it has fetched.
 \*
-\* This is the whole of PeerRead for many, made small by two things that other
-\* models show:
+\* This is PeerRead for many, made small by two things:
 \*
 \* - Time. The only thing that matters about lease and fence is which comes
 \*   first: Clocks shows that the fence of an attempt closes before its lease
@@ -18,7 +17,7 @@
 \* A READ delivers what its source block held when it was posted, or garbage
 \* once that block was given up: whatever it copies in which order, the result
 \* is this or no worse. Nothing here reads an ack's incarnation, lease or
-\* attempt id, so every producer may be an old one; see LeaseKnown.
+\* attempt id, so every producer may be an old one; see FenceFirst.
 EXTENDS Naturals, FiniteSets, Lifecycle
 
 CONSTANTS
@@ -35,7 +34,8 @@ CONSTANTS
 
 CONSTANTS           \* Safeguards, all TRUE except in bug configs.
     Fence,          \* READs are posted, and bytes accepted, with the fence open only.
-    FenceFirst,     \* No lease ends before the fence of its attempt (Clocks).
+    FenceFirst,     \* No lease ends before the fence of its attempt (Clocks). An old
+                    \* producer whose leases are shorter than assumed breaks it.
     NoticeIdentity, \* A notice ends the grant of the attempt it names only.
     OneMeaning,     \* A notice that could mean two grants ends neither.
     CountHolders,   \* An entry is held until its last holder lets go.
