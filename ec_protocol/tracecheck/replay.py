@@ -72,25 +72,38 @@ class Replayed:
 Task = tuple[Run, Sequence[Record], Sequence[Mutant]]
 
 
-def replay(tasks: Sequence[Task], runner: TlcRunner, timeout: float = 600.0) -> list[Replayed]:
+def replay(
+    tasks: Sequence[Task],
+    runner: TlcRunner,
+    timeout: float = 600.0,
+    *,
+    believe: bool = False,
+) -> list[Replayed]:
     """Replay every run and every mutant in one run of TLC.
 
     Mutants of a rejected run share its fate unless they differ from it before the
     record that was rejected.
+
+    Args:
+        tasks: What to replay.
+        runner: Runs TLC.
+        timeout: Seconds before TLC is killed.
+        believe: Check the invariants alone (``tla/TraceBelieve.tla``); for tests.
 
     Raises:
         TraceError: TLC failed, or said nothing about some log; also a time that does
             not fit (see ``tla.make_clock``).
         RunStopped: The runner was stopped.
     """
-    text = module(_DATA, tasks)
+    text = module(_DATA, tasks, "TraceBelieve" if believe else "Trace")
+    config = CONFIG.format(next="BelieveNext" if believe else "Next")
     size = sum(len(log) * (1 + len(mutants) // 50) for _, log, mutants in tasks)
     with tempfile.TemporaryDirectory(prefix="ec-trace-") as temporary:
         folder = Path(temporary)
         for source in ("Lifecycle.tla", *(p.name for p in tla_dir().glob("Trace*.tla"))):
             shutil.copyfile(tla_dir() / source, folder / source)
         (folder / f"{_DATA}.tla").write_text(text, encoding="ascii")
-        (folder / f"{_DATA}.cfg").write_text(CONFIG, encoding="ascii")
+        (folder / f"{_DATA}.cfg").write_text(config, encoding="ascii")
         job = Job(
             folder,
             f"{_DATA}.tla",

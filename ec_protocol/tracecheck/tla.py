@@ -128,21 +128,28 @@ def _times(record: Record) -> Iterable[tuple[float, str]]:
                 yield values[name], kind
 
 
-def module(name: str, runs: Sequence[tuple[Run, Sequence[Record], Sequence[Mutant]]]) -> str:
+def module(
+    name: str,
+    runs: Sequence[tuple[Run, Sequence[Record], Sequence[Mutant]]],
+    extends: str = "Trace",
+) -> str:
     """The text of a module that extends ``Trace`` and holds the runs.
 
     Args:
         name: The module's name.
+        extends: The specification: ``Trace``, or a module that extends it.
         runs: Each run with its merged log and its mutants.
 
     Raises:
         TraceError: See ``make_clock``.
     """
     written = ",\n".join(_run(*item) for item in runs)
-    return f"---- MODULE {name} ----\nEXTENDS Trace\n\nASSUME TLCSet(1, <<\n{written}\n>>)\n====\n"
+    return (
+        f"---- MODULE {name} ----\nEXTENDS {extends}\n\nASSUME TLCSet(1, <<\n{written}\n>>)\n====\n"
+    )
 
 
-CONFIG: Final = "INIT Init\nNEXT Next\n"
+CONFIG: Final = "INIT Init\nNEXT {next}\n"
 
 
 def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:
