@@ -40,7 +40,7 @@ def _errors() -> Iterator[None]:
     """A command line that makes no sense ends with status 2 and one line."""
     try:
         if importlib.util.find_spec("msgspec") is None:
-            raise ECError("the kit needs msgspec: pip install 'ec-connector[nixl]'")
+            raise ECError("the kit needs msgspec: pip install 'ec-connector[conformance]'")
         yield
     except ECError as exc:
         console = Console(stderr=True, highlight=False, soft_wrap=True)
