@@ -319,7 +319,9 @@ class Builtin(BuiltinHost):
         """See ``Adapter.data``."""
         if event not in ("done", "error"):
             raise Unsupported(f"data {event}: it tears no endpoint down and asks for no abort")
-        self._stage.reads[read].state = {"done": "DONE", "error": "ERR"}[event]
+        posted = self._stage.reads.get(read)
+        if posted is not None:  # not by a process before this one
+            posted.state = {"done": "DONE", "error": "ERR"}[event]
         self._at(now)
         return {}
 

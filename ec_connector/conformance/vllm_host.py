@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -106,6 +107,8 @@ class BuiltinHost(Adapter):
         try:
             connector = self._modules["connector"].ECCPUConnector(config, role)
         except Exception as exc:
+            # It may have made the file before it failed, and leaves it.
+            Path(f"/dev/shm/vllm_ec_{self._name}_dp0.mmap").unlink(missing_ok=True)
             return {"ok": False, "error": f"{type(exc).__name__}: {exc}"}
         connector.shutdown()
         return {"ok": True, "error": ""}
