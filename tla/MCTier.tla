@@ -48,6 +48,10 @@ ReachTornSave ==
                        /\ cp[c].rk[Saver] = "skip"
                        /\ \E b \in cp[c].blocks : content[b] = cp[c].enc
 
+\* A step drops a save, or a load, that it had planned.
+ReachDropped ==
+    [][\A c \in Copies : ~(cp[c].st = "planned" /\ cp'[c].st = "skipped")]_vars
+
 \* Two loads of one entry by two steps.
 ReachTwoLoads ==
     ~\E c, d \in Copies : /\ c # d /\ cp[c].enc = cp[d].enc
