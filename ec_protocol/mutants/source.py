@@ -231,9 +231,8 @@ def _code_of(function: ast.FunctionDef, owner: str, path: str) -> types.CodeType
     if owner:
         body = [ast.ClassDef(owner, bases=[], keywords=[], body=body, decorator_list=[])]
     tree = ast.fix_missing_locations(ast.Module(body, type_ignores=[]))
-    code = compile(
-        tree, path, "exec", flags=__future__.annotations.compiler_flag, dont_inherit=True
-    )
+    flags = __future__.annotations.compiler_flag
+    code: types.CodeType = compile(tree, path, "exec", flags=flags, dont_inherit=True)
     for name in (owner, function.name) if owner else (function.name,):
         code = next(
             const

@@ -99,8 +99,9 @@ def test_all_peers_together_pin_a_bounded_share() -> None:
     ]
     # The fixture's own entry takes two of the 20 blocks; 0.9 of 20 are 18.
     assert statuses == [XferStatus.OK] * 18
-    bench.ask(request(77, "h"), A)
+    assert bench.ask(request(77, "h"), A).status == XferStatus.NACK_NOT_READY
     assert grants.counters["over_grant_quota"] == 1
+    assert bench.entry.state == "ready"
     again = wire.XferReq(
         mm_hash="e0", compatibility_hash=COMPAT, session_id="other.1", attempt_id=1
     )
@@ -124,3 +125,38 @@ def test_the_number_of_grants_is_bounded_whatever_peers_call_themselves(monkeypa
     assert bench.ask(request(9), b"peer-9").status == XferStatus.OK
     bench.grants.tick(START + LEASE)
     assert bench.holders() == 0
+
+
+@pytest.mark.clause("EC-5.10")
+def test_by_default_a_peer_may_pin_half_and_all_together_nine_tenths() -> None:
+    bench = Bench(blocks=20)
+    assert (bench.grants.quota_blocks, bench.grants.grant_quota_blocks) == (10, 18)
+
+
+@pytest.mark.clause("EC-8.6")
+@pytest.mark.parametrize("session_id", ["", "a:b"])
+def test_a_session_that_names_nothing_is_refused_and_counted(session_id: str) -> None:
+    bench = Bench()
+    req = wire.XferReq(mm_hash="h", compatibility_hash=COMPAT, session_id=session_id, attempt_id=1)
+    for times in (1, 2):
+        assert bench.grants.on_request(A, req, START).status == XferStatus.NACK_INTERNAL
+        assert bench.grants.counters["bad_session_ids"] == times
+    assert bench.holders() == 0
+
+
+@pytest.mark.clause("EC-8.8")
+def test_an_entry_in_as_many_pieces_as_an_ack_may_name_is_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "MAX_EXTENTS", 2)
+    bench = Bench(blocks=8)
+    tier = bench.producer.tier
+    gaps = [tier.alloc(name, BLOCK) for name in ("gap-1", "wall", "gap-2", "rest")]
+    tier.pin(bench.entry, ("load", 1))
+    assert tier.alloc("all", 2 * BLOCK) is not None
+    for gap in (gaps[0], gaps[2]):
+        assert gap is not None
+        tier.cancel(gap)
+    scattered = bench.producer.save("scattered", 2 * BLOCK)
+    assert len(scattered.extents) == 2
+    assert bench.ask(request(1, "scattered")).status == XferStatus.OK
