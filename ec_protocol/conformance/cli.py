@@ -188,8 +188,11 @@ def walk(
     walks: Annotated[int, typer.Option(min=1, help="How many walks.")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Random steps of each.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the first walk.")] = 0,
+    every: Annotated[
+        bool, typer.Option("--every", help="Take all walks, and tell the ways to fail apart.")
+    ] = False,
     save: Annotated[
-        Path | None, typer.Option("--save", help="Folder for a failing schedule, as a case.")
+        Path | None, typer.Option("--save", help="Folder for failing schedules, as cases.")
     ] = None,
     as_json: _Json = False,
 ) -> None:
@@ -198,7 +201,14 @@ def walk(
         from ec_protocol.conformance import terminal_walks
 
         ok = terminal_walks.run(
-            adapter, adapter_cmd, seed=seed, walks=walks, length=steps, save=save, as_json=as_json
+            adapter,
+            adapter_cmd,
+            seed=seed,
+            walks=walks,
+            length=steps,
+            every=every,
+            save=save,
+            as_json=as_json,
         )
     if not ok:
         raise typer.Exit(1)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,16 @@ from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.runner import Result, connector, save_history
 from ec_protocol.conformance.schedule import LANGUAGE_VERSION
 from ec_protocol.conformance.terminal import console, quiet_implementation
-from ec_protocol.conformance.walks import shorten, walk
+from ec_protocol.conformance.walks import reason, shorten, walk
 from ec_protocol.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Found:
+    """One way to fail: the first walk that did, shortened, and how many did."""
+
+    result: Result
+    walks: int = 1
 
 
 def run(
@@ -27,16 +36,17 @@ def run(
     seed: int,
     walks: int,
     length: int,
+    every: bool,
     save: Path | None,
     as_json: bool,
 ) -> bool:
-    """Take walks until one fails or all are taken; returns whether none failed.
+    """Take walks, until one fails or with ``every`` all of them; whether none failed.
 
     Raises:
         ECError: An adapter is wrong, or lacks an operation that walks need.
     """
     name, connect = connector(adapter, command)
-    failure: Result | None = None
+    found: dict[tuple[str, str], Found] = {}
     taken = 0
     out = console(stderr=as_json)
     with (
@@ -58,46 +68,62 @@ def run(
                 raise ConfigError(f"{name} cannot walk: not supported: {exc}") from exc
             taken += 1
             progress.update(task, advance=1, description=f"seed {number}")
-            if failure is not None:
-                failure = shorten(failure, connect)
+            if failure is None:
+                continue
+            known = found.get(reason(failure))
+            if known is not None:
+                known.walks += 1
+                continue
+            found[reason(failure)] = Found(shorten(failure, connect))
+            if not every:
                 break
-    if failure is not None and save is not None:
-        _save(failure, name, save)
+    failures = list(found.values())
+    if save is not None:
+        for one in failures:
+            _save(one.result, name, save)
     if as_json:
-        typer.echo(json.dumps(_document(name, seed, taken, length, failure)))
+        typer.echo(json.dumps(_document(name, seed, taken, length, failures)))
     else:
-        _print(name, seed, taken, length, failure)
-    return failure is None
+        _print(name, seed, taken, length, failures)
+    return not failures
 
 
 def _document(
-    name: str, seed: int, taken: int, length: int, failure: Result | None
+    name: str, seed: int, taken: int, length: int, failures: list[Found]
 ) -> dict[str, Any]:
     return {
         "adapter": name,
-        "ok": failure is None,
+        "ok": not failures,
         "seed": seed,
         "walks": taken,
         "steps": length,
-        "failure": None
-        if failure is None
-        else {**failure.row(), "invariant": failure.invariant, "schedule": failure.case.steps},
+        "failures": [
+            {
+                **one.result.row(),
+                "invariant": one.result.invariant,
+                "walks": one.walks,
+                "schedule": one.result.case.steps,
+            }
+            for one in failures
+        ],
     }
 
 
-def _print(name: str, seed: int, taken: int, length: int, failure: Result | None) -> None:
-    if failure is None:
-        last = seed + taken - 1
-        console().print(
+def _print(name: str, seed: int, taken: int, length: int, failures: list[Found]) -> None:
+    out = console()
+    last = seed + taken - 1
+    if not failures:
+        out.print(
             f"[green]OK[/green] {escape(name)}: {taken} walks of {length} steps, seeds {seed} to "
             f"{last}, broke no invariant and left nothing behind"
         )
-        return
-    console().print(f"[bold red]FAILED[/] {escape(failure.case.id)}")
-    console().print(f"    {failure.clause}: {escape(failure.requirement)}", style="dim")
-    console().print(f"    {escape(failure.detail)}")
-    for step in failure.case.steps:
-        console().print(f"    {escape(json.dumps(step))}")
+    for one in failures:
+        result = one.result
+        out.print(f"[bold red]FAILED[/] {escape(result.case.id)}, {one.walks} of {taken} walks")
+        out.print(f"    {result.clause}: {escape(result.requirement)}", style="dim")
+        out.print(f"    {escape(result.detail)}")
+        for step in result.case.steps:
+            out.print(f"    {escape(json.dumps(step))}")
 
 
 def _save(failure: Result, name: str, folder: Path) -> None:

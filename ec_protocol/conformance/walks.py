@@ -314,7 +314,7 @@ def shorten(result: Result, connect: Callable[[str], Link]) -> Result:
             left -= 1
             steps = best.case.steps[:at] + best.case.steps[at + size :]
             tried = _replay(best.case, steps, connect)
-            if tried is not None and _reason(tried) == _reason(result):
+            if tried is not None and reason(tried) == reason(result):
                 best, smaller = tried, True
             else:
                 at += size
@@ -333,7 +333,7 @@ def _replay(case: Case, steps: list[Step], connect: Callable[[str], Link]) -> Re
     return result if result.verdict is Verdict.FAILED else None
 
 
-def _reason(result: Result) -> tuple[str, str]:
+def reason(result: Result) -> tuple[str, str]:
     """What makes two failures the same one."""
     if result.invariant:
         return result.invariant, ""

@@ -143,10 +143,23 @@ def test_the_command_saves_a_case_that_plays_the_failure_again(tmp_path: Path):
     assert done.exit_code == 1, done.output
     document = json.loads(done.stdout)
     assert document["ok"] is False
-    assert document["failure"]["verdict"] == "FAILED"
+    (failure,) = document["failures"]
+    assert failure["verdict"] == "FAILED"
     (case,) = load_dir(tmp_path)
-    assert run_case(case, link(Leaky)).clause == document["failure"]["clause"]
+    assert run_case(case, link(Leaky)).clause == failure["clause"]
     assert list((tmp_path / "histories").iterdir())
+
+
+def test_with_every_the_ways_to_fail_are_told_apart_and_counted():
+    name = f"{__name__}:Leaky"
+    words = ["walk", "--adapter", name, "--walks", "12", "--steps", str(STEPS), "--json"]
+    done = CliRunner().invoke(app, [*words, "--every"])
+    document = json.loads(done.stdout)
+    assert document["walks"] == 12
+    counts = [failure["walks"] for failure in document["failures"]]
+    assert 1 < sum(counts) <= 12
+    reasons = [(f["invariant"], f["clause"]) for f in document["failures"]]
+    assert len(reasons) == len(counts)
 
 
 def test_the_command_is_content_with_ours():
