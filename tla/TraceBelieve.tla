@@ -22,13 +22,18 @@ Believe(r) ==
                                  extents |-> IF r.grants[i].entry \in DOMAIN s.entries
                                                THEN s.entries[r.grants[i].entry].extents ELSE <<>>]
         entries == [i \in DOMAIN r.entries |-> [bytes |-> bytes(i)] @@ r.entries[i]]
+        grants == [i \in DOMAIN r.grants |-> grant(i)]
         lost == IF r.act = "Retire" THEN [i \in DOMAIN r.entries |-> r.entries[i].extents] ELSE <<>>
     IN proc' = [proc EXCEPT ![r.p] = [s EXCEPT
             !.entries = Without(entries @@ s.entries, EntryTerminal),
             !.copies = Without(r.copies @@ s.copies, CopyTerminal),
             !.reads = Without([i \in DOMAIN r.reads |-> read(i)] @@ s.reads, ReadTerminal),
-            !.grants = Remembered([i \in DOMAIN r.grants |-> grant(i)] @@ s.grants),
+            !.grants = Remembered(grants @@ s.grants),
             !.peers = Without(r.peers @@ s.peers, PeerTerminal),
+            !.owned = s.owned + More(s, entries, Blocks),
+            !.held = s.held + More(s, entries, BlocksHeld),
+            !.given = s.given + More(s, entries, BlocksGiven),
+            !.by_peer = ByPeer(s, grants),
             !.free = tier.free,
             !.retired = tier.retired,
             !.lost = lost @@ s.lost]]

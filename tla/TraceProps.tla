@@ -28,8 +28,7 @@ NoOverlapInv(p, touched) ==
 
 ConservedInv(p) ==
     LET s == proc[p]
-    IN /\ s.free + s.retired + Sum([i \in DOMAIN s.entries |-> Size(s.entries[i].extents)])
-            = Run.facts[p].total
+    IN /\ s.free + s.retired + s.owned = Run.facts[p].total
        /\ s.retired = Sum([i \in DOMAIN s.lost |-> Size(s.lost[i])])
 
 \* A name has one live entry (EC-2.1).
@@ -103,17 +102,17 @@ PromiseKeptInv(p, touched) ==
     IN \A i \in touched \cap DOMAIN s.entries :
          HoldersOf(s.entries[i], "step") # {} => s.entries[i].state = "pinned"
 
-\* Holds and grants keep no more than their shares (EC-3.6, EC-5.10).
+\* Holds and grants keep no more than their shares (EC-3.6, EC-5.10). Each of a peer's
+\* grants counts, and each entry once of all; the first grant of either may be larger.
 \* | facts.max_blocks   | facts.holds.max_blocks  | HoldTable.max_blocks        |
 SharesInv(p) ==
     LET s == proc[p]
-        held == {i \in DOMAIN s.entries : HoldersOf(s.entries[i], "hold") # {}}
         f == Run.facts[p]
-    IN /\ held # {} => Sum([i \in held |-> Size(s.entries[i].extents)]) <= f.max_blocks
-       /\ Cardinality(EntriesGiven(s)) > 1 => BlocksGiven(s) <= f.grant_quota
+    IN /\ s.held > 0 => s.held <= f.max_blocks
+       /\ Cardinality(EntriesGiven(s)) > 1 => s.given <= f.grant_quota
        /\ \A g \in Given(s) :
-            LET mine == GivenTo(s, s.grants[g].identity)
-            IN Cardinality(mine) > 1 => BlocksOf(s, mine) <= f.quota
+            LET identity == s.grants[g].identity
+            IN Cardinality(GivenTo(s, identity)) > 1 => s.by_peer[identity] <= f.quota
 
 \* While a READ may be accepted and its grant lasts, the blocks that it reads are
 \* the named encoding's and stay so. Looks from the one side at the other.

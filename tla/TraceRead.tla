@@ -303,13 +303,9 @@ Settle(r) ==
 -----------------------------------------------------------------------------
 \* Grants
 
-\* Each of the peer's grants counts, as does each entry once of all (EC-5.10); the
-\* first grant of either may be larger than its share.
-BlocksOf(s, S) == Sum([g \in S |-> Size(s.entries[s.grants[g].entry].extents)])
 Given(s) == {g \in DOMAIN s.grants : s.grants[g].state = GrantInitial}
 GivenTo(s, identity) == {g \in Given(s) : s.grants[g].identity = identity}
 EntriesGiven(s) == {s.grants[g].entry : g \in Given(s)}
-BlocksGiven(s) == Sum([e \in EntriesGiven(s) |-> Size(s.entries[e].extents)])
 
 \* | grants[id]         | vars.grant:ID           | Grant.variables             |
 \* | .state             | .state                  | Grant.state                 |

@@ -72,12 +72,17 @@ Same(kind, expected, logged) ==
 \*   entries, copies, reads, grants, peers   [id -> variables], see the actions
 \*   free, retired    block counts of the tier
 \*   lost             [entry id -> extents] of retired entries
+\*   owned, held, given   blocks of live and quarantined entries, of those that holds
+\*                    keep, of those that grants pin: kept up to date from the entries
+\*                    that a record touches, since adding up all of them each time is slow
+\*   by_peer          [identity -> blocks of its grants, each grant counted]
 \*   making           Evict has begun to make room for an Alloc
 \*   closed           the producer is shutting down
 \*   seq, clock       of the last record
 Start ==
     [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
      peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>,
+     owned |-> 0, held |-> 0, given |-> 0, by_peer |-> <<>>,
      last |-> [entry |-> 0, copy |-> 0, read |-> 0, grant |-> 0, peer |-> 0,
                hold |-> 0, step |-> 0],
      making |-> FALSE, closed |-> FALSE, seq |-> -1, clock |-> -1000000000]
@@ -152,6 +157,23 @@ Remembered(grants) ==
       THEN [i \in {j \in DOMAIN grants : ~Forgotten(grants[j])} |-> grants[i]]
       ELSE grants
 
+\* What the entries that are touched add to a sum, or take from it.
+Blocks(e) == IF e.state \in EntryTerminal THEN 0 ELSE Size(e.extents)
+BlocksHeld(e) == IF HoldersOf(e, "hold") = {} THEN 0 ELSE Blocks(e)
+BlocksGiven(e) == IF HoldersOf(e, "grant") = {} THEN 0 ELSE Blocks(e)
+More(s, entries, W(_)) ==
+    Sum([i \in DOMAIN entries |->
+            W(entries[i]) - (IF i \in DOMAIN s.entries THEN W(s.entries[i]) ELSE 0)])
+
+\* A record touches a grant when it begins and when it ends.
+ByPeer(s, grants) ==
+    IF DOMAIN grants = {} THEN s.by_peer
+    ELSE LET g == grants[TheOne(DOMAIN grants)]
+             before == IF g.identity \in DOMAIN s.by_peer THEN s.by_peer[g.identity] ELSE 0
+             size == Size(g.extents)
+         IN (g.identity :> IF g.state = GrantInitial THEN before + size ELSE before - size)
+                @@ s.by_peer
+
 \* The record tells exactly the change c and the lifecycle events `moved`.
 Change(r, c, moved) ==
     LET s == proc[r.p]
@@ -176,6 +198,10 @@ Change(r, c, moved) ==
              reads |-> Without(reads, ReadTerminal),
              grants |-> Remembered(c.grants @@ s.grants),
              peers |-> Without(c.peers @@ s.peers, PeerTerminal),
+             owned |-> s.owned + More(s, c.entries, Blocks),
+             held |-> s.held + More(s, c.entries, BlocksHeld),
+             given |-> s.given + More(s, c.entries, BlocksGiven),
+             by_peer |-> ByPeer(s, c.grants),
              free |-> tier.free,
              retired |-> tier.retired,
              lost |-> [i \in (DOMAIN c.lost \cup DOMAIN s.lost) \ {c.found} |->

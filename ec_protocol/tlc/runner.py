@@ -174,6 +174,8 @@ class TlcRunner:
         command = [
             str(self._java),
             *(_SHORT_JAVA if job.short else _LONG_JAVA),
+            # Recursive operators over sets of some hundred elements need it.
+            "-Xss16m",
             "-Duser.language=en",
             "-Duser.country=US",
             f"-Djava.io.tmpdir={temporary}",
