@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from ec_protocol import wire
+from ec_protocol.trace import Trace
 from ec_protocol.wire import XferStatus
 from tests.ec_protocol.test_producer import LEASE, A, B, Bench, old_request, request
 from tests.ec_protocol.world import BLOCK, COMPAT, START
@@ -160,3 +164,32 @@ def test_an_entry_in_as_many_pieces_as_an_ack_may_name_is_granted(
     scattered = bench.producer.save("scattered", 2 * BLOCK)
     assert len(scattered.extents) == 2
     assert bench.ask(request(1, "scattered")).status == XferStatus.OK
+
+
+@pytest.mark.clause("EC-5.10")
+def test_what_is_granted_again_counts_again() -> None:
+    bench = Bench()
+    for attempt in (1, 2):
+        bench.granted(request(attempt))
+        assert bench.grants.granted_blocks == 2
+        bench.grants.on_notice(b"c.%d:h" % attempt, START)
+        assert bench.grants.granted_blocks == 0
+
+
+@pytest.mark.clause("EC-1.3")
+def test_the_trace_tells_what_became_of_each_grant() -> None:
+    records: list[Mapping[str, Any]] = []
+    bench = Bench()
+    bench.producer.tier.trace = Trace("n", lambda: START, records.append)
+    bench.granted(request(1))
+    bench.granted(request(2))
+    bench.grants.on_notice(b"c.1:h", START)
+    bench.grants.tick(START + LEASE)
+    assert [(r["action"], r["args"]["grant"]) for r in records] == [
+        ("Grant", 1),
+        ("Grant", 2),
+        ("Complete", 1),
+        ("Expire", 2),
+    ]
+    states = [r["vars"][f"grant:{r['args']['grant']}"]["state"] for r in records]
+    assert states == ["granted", "granted", "completed", "expired"]
