@@ -84,7 +84,7 @@ Start ==
      peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>,
      owned |-> 0, held |-> 0, given |-> 0, by_peer |-> <<>>,
      last |-> [entry |-> 0, copy |-> 0, read |-> 0, grant |-> 0, peer |-> 0,
-               hold |-> 0, step |-> 0],
+               step |-> 0],
      making |-> FALSE, closed |-> FALSE, seq |-> -1, clock |-> -1000000000]
 
 \* Blocks: an entry's extents are <<first block, count>> in the order of its bytes.

@@ -97,15 +97,18 @@ EndStep(r) ==
               {EntryMove(i, s.entries[i], "unpin", LastHolder(s.entries[i], h(i))) :
                   i \in promised})
 
+\* A hold gets its number when it is asked for, which may be before the bytes land: the
+\* numbers of holds that begin do not rise.
 \* | r.holder           | args.holder             | HoldTable.hold              |
 Hold(r) ==
     /\ HasEntry(r)
     /\ LET s == proc[r.p] i == EntryId(r) e == EntryRec(r)
-       IN /\ Guard("a holder never seen before", r.holder[1] = "hold" /\ r.holder[2] > s.last.hold)
+       IN /\ Is("kind of the holder", "hold", r.holder[1])
+          /\ Guard("a holder of nothing else (EC-2.4)",
+                   \A f \in DOMAIN s.entries : r.holder \notin s.entries[f].holders)
           /\ Table(EntryEdges, e.state, "pin", {})
           /\ Change(r, [Nothing EXCEPT
-                 !.entries = i :> Pinned(e, r.holder),
-                 !.last = [hold |-> r.holder[2]]], {EntryMove(i, e, "pin", {})})
+                 !.entries = i :> Pinned(e, r.holder)], {EntryMove(i, e, "pin", {})})
 
 \* | r.holder           | args.holder             | HoldTable.release           |
 ReleaseHold(r) ==

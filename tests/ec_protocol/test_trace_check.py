@@ -112,6 +112,25 @@ def holds_that_displace_each_other(world: Recorded) -> None:
 
 
 @case(None)
+def holds_asked_for_before_the_bytes_land(world: Recorded) -> None:
+    """Numbers of holds do not rise: the first one asked for begins last."""
+    slow = world.copies.plan_save("slow", BLOCK)
+    assert slow is not None
+    world.copies.submit(slow)
+    assert world.holds.hold(("announced", "slow"), slow.entry, world.now + 10.0)
+    quick = world.save("quick", BLOCK)
+    assert world.holds.hold(("announced", "quick"), quick, world.now + 10.0)
+    world.copies.report(slow.copy_id, 0, landed=True)
+    world.holds.landed(slow.entry)
+
+
+@case("a holder of nothing else")
+def one_hold_of_two_entries(world: Recorded) -> None:
+    for name in "ab":
+        world.tier.hold(world.save(name, BLOCK), ("hold", 7))
+
+
+@case(None)
 def answers_of_every_kind(world: Recorded) -> None:
     """Missing, not ready, none at all; a request given up; a peer lost and drained."""
     world.fetch("missing", BLOCK)
