@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         id: Short name, used in the table.
         title: What is wrong, in a line.
         kind: ``fault``, or ``difference``: outside the text, harmless by itself.
-        cases: Cases that it explains.
+        cases: Cases that it explains; none if the kit cannot see it.
         schedule: What happens, in order, and the harm.
         cause: Where it comes from.
         checked: How somebody made sure that the implementation, not the kit, does it.
@@ -257,8 +257,10 @@ def _findings(comparison: Comparison, findings: Findings) -> Iterator[str]:
 
 def _finding(finding: Finding, own: Mapping[str, str]) -> str:
     lines = [f'#### <a id="{finding.id}"></a>{finding.title}', ""]
-    lines.append(f"Cases: {', '.join(finding.cases)}.")
-    if own:
+    lines.append(
+        f"Cases: {', '.join(finding.cases)}." if finding.cases else "The kit cannot see it."
+    )
+    if own and finding.cases:
         again = [case for case in finding.cases if own.get(case) in _NOT_OK]
         lines[-1] += (
             f" With every timer as it ships {len(again)} of these {len(finding.cases)} fail again."
@@ -279,6 +281,8 @@ def _differences(comparison: Comparison, names: tuple[str, str]) -> str:
     lines = [
         "### Cases in which the two differ",
         "",
+        "<details><summary>All of them</summary>",
+        "",
         f"| case | title | {names[0]} | {names[1]} | finding |",
         "|---|---|---|---|---|",
     ]
@@ -287,7 +291,7 @@ def _differences(comparison: Comparison, names: tuple[str, str]) -> str:
             title = re.sub(r"[|\n]", " ", titles.get(id_, ""))
             link = f"[{finding}](#{finding})" if finding else ""
             lines.append(f"| {id_} | {title} | {left} | {right} | {link} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "</details>"])
 
 
 #: What surrounds the generated part of a document.
