@@ -121,7 +121,8 @@ def make(model: Model, folder: Path, runner: TlcRunner) -> list[Made]:
         return [
             _walk(model, folder, runner, seed) for seed in range(FIRST_SEED, FIRST_SEED + WALKS)
         ]
-    run = runner.run(job_for(model, folder))
+    # Checked once, at the end: what is found on the way depends on how fast that goes.
+    run = runner.run(replace(job_for(model, folder), final_liveness=True))
     if not run.output.trace:
         raise ScenarioError(f"{model.name}: TLC ended with {run.output.kind!r} and no behaviour")
     return [_counterexample(model, folder, run.output)]
