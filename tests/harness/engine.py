@@ -29,6 +29,7 @@ from ec_connector.scheduler import ECScheduler
 from ec_connector.worker import ECWorker
 from ec_protocol.holds import HoldTable
 from ec_protocol.tier import EncodingTier
+from ec_protocol.trace import Trace
 from tests.harness.content import BLOCK, DTYPE, ELEMENT, WIDTH, Request, expected, same
 from tests.harness.device import GARBAGE, Device, DeviceEngine, Op
 from tests.harness.host import Host, Step
@@ -150,7 +151,7 @@ class Engine:
         # Peers with threads of their own need a clock that runs; `now` moves it further.
         self.clock: Callable[[], float] = lambda: self.now
         self.region = self.open_region()
-        self.tier = EncodingTier(blocks, BLOCK)
+        self.tier = EncodingTier(blocks, BLOCK, self.trace())
         self.holds = HoldTable(self.tier)
         if p2p is not None:
             p2p.attach(self)
@@ -174,6 +175,10 @@ class Engine:
         self.kind: Kind = kind
         self.ranks = [Rank(self, number, world_size, kind) for number in range(world_size)]
         self.flight: deque[Step] = deque()
+
+    def trace(self) -> Trace | None:
+        """Where the engine's actions are recorded: nowhere, unless a test replaces this."""
+        return None
 
     def open_region(self) -> SharedRegion:
         return SharedRegion.open(

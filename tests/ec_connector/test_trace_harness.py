@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random traffic through the real scheduler delegate and workers leaves traces that TLC accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from ec_protocol.tlc.runner import TlcRunner
+from ec_protocol.trace import Trace
+from ec_protocol.tracecheck.check import Report, check_runs
+from ec_protocol.tracecheck.load import make_run
+from tests.ec_connector.test_harness_random import ConsumerMachine, EngineMachine, ProducerMachine
+from tests.harness.engine import Engine
+
+pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
+
+#: At their end the machines let a million seconds pass, more than a trace may last.
+LONGEST_S = 100_000.0
+Raw = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def number() -> int:
+    return int(os.environ.get("EC_TRACE_SEED") or secrets.randbelow(1 << 32))
+
+
+@pytest.fixture(scope="module")
+def reports(number: int) -> list[Report]:
+    traces: list[list[Raw]] = []
+
+    def trace(engine: Engine) -> Trace:
+        records: list[Raw] = []
+        traces.append(records)
+        return Trace(
+            "engine",
+            lambda: engine.clock(),
+            lambda record: records.append(json.loads(json.dumps(record))),
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "trace", trace)
+        for machine in (EngineMachine, ConsumerMachine, ProducerMachine):
+            run_state_machine_as_test(
+                seed(number)(machine),
+                settings=settings(
+                    max_examples=12,
+                    stateful_step_count=50,
+                    deadline=None,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+    runs = []
+    for index, records in enumerate(traces):
+        start = records[0]["t"] if records else 0.0
+        short = [r for r in records if r["t"] < start + LONGEST_S]
+        if short:
+            runs.append(make_run(f"seed-{number}-{index}", [(f"seed-{number}-{index}", short)]))
+    return check_runs(runs, TlcRunner())
+
+
+def test_random_traffic_is_accepted(
+    number: int, reports: list[Report], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        sys.stderr.write(f"\nEC_TRACE_SEED={number}\n")
+    rejected = {report.name: report.rejection for report in reports if report.rejection}
+    assert rejected == {}
+
+
+def test_it_is_traffic_of_every_role(reports: list[Report]) -> None:
+    assert len(reports) > 10
+    seen = {action for report in reports for action in report.actions}
+    assert {"Reserve", "PlanLoad", "LoadLanded", "SaveLanded", "RequestRead", "Hold"} <= seen
