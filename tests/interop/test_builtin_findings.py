@@ -47,6 +47,14 @@ def both() -> Iterator[Builtin]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def source() -> Iterator[Builtin]:
+    """A producer that outlives its readers."""
+    made = Builtin("ec_producer", ROWS + 8)
+    yield made
+    made.close()
+
+
 def ask(consumer: Builtin, name: str, params: Any) -> str:
     request = fresh()
     consumer.tell("ask", name=name, rows=ROWS, request=request, params=params)
@@ -139,18 +147,18 @@ def test_a_save_that_never_runs_holds_its_blocks(both):
     ("indices", "error"),
     [([0], "block count mismatch"), ([0] * (ROWS - 1) + [99_999], "NIXL_ERR_INVALID_PARAM")],
 )
-def test_an_ack_with_wrong_blocks_ends_the_engine(indices, error):
+def test_an_ack_with_wrong_blocks_ends_the_engine(source, indices, error):
     """``bad-ack-raises``, F9: the exception leaves the scheduler's own hook."""
-    producer, consumer = Builtin("ec_producer", ROWS + 8), Builtin("ec_consumer", 4 * ROWS)
+    consumer = Builtin("ec_consumer", 4 * ROWS)
     context = zmq.Context()
     liar = context.socket(zmq.ROUTER)
     liar.linger = 0
     port = liar.bind_to_random_port("tcp://127.0.0.1")
     dealer = context.socket(zmq.DEALER)
     dealer.linger = 0
-    dealer.connect(f"tcp://127.0.0.1:{producer.port}")
+    dealer.connect(f"tcp://127.0.0.1:{source.port}")
     try:
-        name, _, params = producer.save(ROWS)
+        name, _, params = source.save(ROWS)
         params[name]["peer_port"] = port
         ask(consumer, name, params)
         assert liar.poll(120_000)
@@ -168,7 +176,6 @@ def test_an_ack_with_wrong_blocks_ends_the_engine(indices, error):
         dealer.close()
         context.term()
         consumer.close()
-        producer.close()
 
 
 @pytest.mark.parametrize("params", ["text", ["a list"]])
@@ -183,8 +190,7 @@ def test_parameters_that_are_no_object_end_the_engine(params):
         consumer.close()
 
 
-def test_a_block_is_as_large_as_both_think(pair):
+def test_a_block_is_as_large_as_both_think(source):
     """The sizes that the tests above take for granted."""
-    producer, _ = pair
-    name, data, params = producer.save(1)
+    name, data, params = source.save(1)
     assert params[name]["size_bytes"] == len(data) == BLOCK
