@@ -30,7 +30,7 @@ FACTS = ModelFacts(RELEASE, "interop", "bfloat16", 2)
 
 marks = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
         reason="vLLM is not installed: `make interop` runs this in .venv-e2e",
@@ -66,7 +66,12 @@ class Builtin:
             cwd=ROOT,
             env={**os.environ, **CPU_ENV, "VLLM_LOGGING_LEVEL": "ERROR"},
         )
-        self.hello = self._line()
+        try:
+            self.hello = self._line()
+        except BaseException:
+            # Interrupted while it was starting: nobody else knows of it.
+            self.kill()
+            raise
 
     @property
     def address(self) -> tuple[str, int]:

@@ -9,6 +9,7 @@ the installed release behaves otherwise: then ``docs/conformance`` has to say so
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,10 +33,12 @@ LEASE_S = 30.0
 @pytest.fixture
 def pair() -> Iterator[tuple[Builtin, Builtin]]:
     """A producer whose region has room for one encoding, and a consumer; its own timers."""
-    made = (Builtin("ec_producer", ROWS + 8), Builtin("ec_consumer", 4 * ROWS))
-    yield made
-    for process in made:
-        process.close()
+    with contextlib.ExitStack() as stack:
+        producer = Builtin("ec_producer", ROWS + 8)
+        stack.callback(producer.close)
+        consumer = Builtin("ec_consumer", 4 * ROWS)
+        stack.callback(consumer.close)
+        yield producer, consumer
 
 
 @pytest.fixture(scope="module")
