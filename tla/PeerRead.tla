@@ -212,10 +212,11 @@ ReadDone(a) ==
 ReadLost(a, e) ==
     /\ read[a] = "reading"
     /\ CanRead(a, e, {})
-    /\ Effect(ReadFrom[read[a]], read[a], e, {}) = "fall_back"
     /\ CanEntry(slot[a], "write_lost", {})
     /\ ReadStep(a, e, {}, 0)
-    /\ EntryStep(slot[a], "write_lost", {})
+    /\ IF Effect(ReadFrom[read[a]], read[a], e, {}) = "fall_back"
+         THEN EntryStep(slot[a], "write_lost", {})
+         ELSE UNCHANGED <<entry, names, at>>
     /\ handle' = [handle EXCEPT ![a] = KeepHandles \/ e # "peer_lost"]
     /\ ev' = {EvRead(a, e, {}), EvEntry(slot[a], "write_lost", {})}
     /\ UNCHANGED <<free, retired, bytes, slot, dst, src, session, plane, net, producer>>
