@@ -146,13 +146,14 @@ def load_factory(name: str) -> Factory:
 
 def run_case(case: Case, connect: Callable[[str], Link]) -> Result:
     """Play one case and judge it."""
-    # Probes add encodings to the setup: the case itself must stay as it is.
-    case = msgspec.convert(msgspec.to_builtins(case), Case)
+    # Probes add encodings to the setup, and schedules change them: the case itself, which
+    # the result names and a history keeps, must stay as it is.
+    played = msgspec.convert(msgspec.to_builtins(case), Case)
     history: list[dict[str, Any]] = []
     began = time.perf_counter()
     result = Result(case, Verdict.OK, 0.0, case.clause, history=history)
     try:
-        play(case, connect, history)
+        play(played, connect, history)
     except Unsupported as exc:
         result.verdict = Verdict.UNSUPPORTED
         result.detail = f"not supported: {exc}"

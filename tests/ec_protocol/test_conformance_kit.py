@@ -226,8 +226,9 @@ def test_the_report_counts_and_is_not_ok_with_a_failure(tmp_path: Path):
 def test_playing_a_case_does_not_change_it(tmp_path: Path):
     case = one(tmp_path, steps=[*STEPS, {"room": 8, "at": "N"}, {"resize": "A", "blocks": 3}])
     before = copy.deepcopy(case)
-    play(case)
+    result = play(case)
     assert case == before
+    assert result.case == before, "a history keeps it, to be played again"
 
 
 # ------------------------------------------------------------------------ histories
