@@ -65,6 +65,9 @@ class _Translation:
                 {"servable": self.names[read], "at": "C", "expect": True, "clause": "EC-9.3"}
             )
         self.draft.whatever_is_loaded("C", self.names.values())
+        if not before["alive"]:
+            self.draft.note("somebody has to answer what is asked of P at the end")
+            self.draft.restart("P")
         numbers = range(1, len(self.reads) + _MORE_READS + 1)
         self.draft.nothing_is_left(f"C#{number}" for number in numbers)
         return self.draft
