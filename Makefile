@@ -59,7 +59,7 @@ endef
 
 help:
 	@echo "make demo    two processes exchange real encodings; prints a table"
-	@echo "make test    everything CI runs: lint, generated files, tests, model check, e2e"
+	@echo "make test    everything CI runs: lint, generated files, tests, model check, mutants, e2e"
 	@echo "make test-fast  all of that but e2e"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make check   the TLA+ models (ec-protocol check)"
@@ -118,6 +118,7 @@ test-fast: lint
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
 	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
 	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
+	$(call step,mutants of the lifecycle tables,$(BIN)/ec-protocol mutants)
 
 test: test-fast
 	@$(MAKE) --no-print-directory e2e ARGS=
