@@ -52,8 +52,8 @@ def both() -> Iterator[Builtin]:
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[Builtin]:
-    """A producer that outlives its readers."""
-    made = Builtin("ec_producer", ROWS + 8)
+    """A producer that outlives its readers, with room beside what they leave pinned."""
+    made = Builtin("ec_producer", 4 * ROWS)
     yield made
     made.close()
 
