@@ -6,7 +6,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast lint check bench e2e clean
+.PHONY: help venv demo test test-fast lint check bench e2e interop clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -65,6 +65,7 @@ help:
 	@echo "make check   the TLA+ models (ec-protocol check)"
 	@echo "make bench   costs of the core and the tier beside baselines; BENCH=all: everything"
 	@echo "make e2e     real vLLM servers on the CPU against a plain one; prints a table"
+	@echo "make interop    vLLM's own connector and ours read from each other"
 	@echo "make clean   remove .venv and everything that was generated"
 	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check, bench or e2e."
 
@@ -112,6 +113,10 @@ $(E2E_STAMP): pyproject.toml constraints/e2e.txt
 
 e2e: $(E2E_STAMP)
 	@$(E2E)/bin/python -m e2e.run $(ARGS)
+
+interop: $(E2E_STAMP)
+	$(call step,wire interop with vLLM's own connector,\
+		$(E2E)/bin/python -m pytest -q -m e2e tests/interop)
 
 test-fast: lint
 	$(call step,generated TLA+ and diagrams match the tables,\
