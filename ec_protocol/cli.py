@@ -8,12 +8,10 @@ output carries the JSON object alone. Exit status: 0 if all is as it should be,
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import os
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -45,6 +43,7 @@ from ec_protocol.tlc.manifest import (
     write_pins,
 )
 from ec_protocol.tlc.output import INITIAL
+from ec_protocol.tlc.terminable import terminable
 from ec_protocol.tlc.values import change
 from ec_protocol.tracecheck.cli import app as trace
 
@@ -185,7 +184,7 @@ def check(
         _fail(str(exc), 2)
     sound = _print_problems(err, manifest, models, everything=not asked)
     try:
-        with _Live(err, len(models)) as live, _terminable():
+        with _Live(err, len(models)) as live, terminable():
             reports = run_models(models, manifest.folder, jobs=jobs, watcher=live)
     except KeyboardInterrupt:
         _fail("interrupted; every TLC process was killed", 130)
@@ -357,20 +356,6 @@ def _walks(model: Model) -> str:
         return ""
     walks = model.simulate
     return f" ({walks.traces} walks of up to {walks.depth} steps, --seed {walks.seed})"
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that a cancelled CI job leaves no Java behind."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 app.command()(explain)

@@ -100,17 +100,7 @@ def run(
     name, connect = connector(adapter, command)
     results: list[Result] = []
     out = console(stderr=as_json)
-    with (
-        quiet_implementation(),
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=out,
-            transient=True,
-            disable=not out.is_terminal,
-        ) as progress,
-    ):
+    with quiet_implementation(), progress_bar(out) as progress:
         task = progress.add_task("conformance", total=len(cases))
         for result in run_cases(cases, connect):
             results.append(result)
@@ -159,6 +149,18 @@ def judge(files: list[Path], *, as_json: bool) -> bool:
             else:
                 _print_failure(console(), result)
     return bool(document["ok"])
+
+
+def progress_bar(out: Console) -> Progress:
+    """A bar that goes away when it is done; nothing where there is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    )
 
 
 @contextmanager

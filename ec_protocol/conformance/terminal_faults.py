@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import typer
 from rich import box
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from ec_protocol.conformance.faults import (
@@ -22,7 +21,7 @@ from ec_protocol.conformance.faults import (
 )
 from ec_protocol.conformance.runner import load_factory
 from ec_protocol.conformance.schedule import all_cases, select
-from ec_protocol.conformance.terminal import console, quiet_implementation
+from ec_protocol.conformance.terminal import console, progress_bar, quiet_implementation
 
 
 def run(names: list[str], mapping: str | None, sound: str, *, every: bool, as_json: bool) -> bool:
@@ -35,17 +34,7 @@ def run(names: list[str], mapping: str | None, sound: str, *, every: bool, as_js
     factory = load_factory(sound)
     hunts: list[Hunt] = []
     out = console(stderr=as_json)
-    with (
-        quiet_implementation(),
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=out,
-            transient=True,
-            disable=not out.is_terminal,
-        ) as progress,
-    ):
+    with quiet_implementation(), progress_bar(out) as progress:
         task = progress.add_task("faults", total=len(chosen))
         cases = select(all_cases(None), [])
         for one in hunt(chosen, cases, factory, every=every):

@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.runner import Result, connector, save_history
 from ec_protocol.conformance.schedule import LANGUAGE_VERSION
-from ec_protocol.conformance.terminal import console, quiet_implementation
+from ec_protocol.conformance.terminal import console, progress_bar, quiet_implementation
 from ec_protocol.conformance.walks import reason, shorten, walk
 from ec_protocol.errors import ConfigError
 
@@ -49,17 +48,7 @@ def run(
     found: dict[tuple[str, str], Found] = {}
     taken = 0
     out = console(stderr=as_json)
-    with (
-        quiet_implementation(),
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=out,
-            transient=True,
-            disable=not out.is_terminal,
-        ) as progress,
-    ):
+    with quiet_implementation(), progress_bar(out) as progress:
         task = progress.add_task("walks", total=walks)
         for number in range(seed, seed + walks):
             try:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import os
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, NoReturn
@@ -46,6 +44,7 @@ from ec_protocol.mutants.models import (
 from ec_protocol.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
 from ec_protocol.mutants.safeguards import Safeguard, safeguards
 from ec_protocol.tlc.manifest import load_manifest
+from ec_protocol.tlc.terminable import terminable
 
 _COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
 
@@ -86,7 +85,7 @@ def mutants(
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in chosen))
             return
-        with _Live(err, len(chosen)) as live, _terminable():
+        with _Live(err, len(chosen)) as live, terminable():
             results = _judged(chosen, python=python, jobs=jobs, done=live.finished)
     except KeyboardInterrupt:
         _fail("interrupted; every process was ended", 130)
@@ -221,7 +220,7 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
             typer.echo("\n".join(mutant.id for mutant in found))
             return
         trials = [mutant.trial() for mutant in found]
-        with _Live(_console(stderr=True), len(trials)) as live, _terminable():
+        with _Live(_console(stderr=True), len(trials)) as live, terminable():
             outcomes = run_trials(
                 trials, root, parallel=jobs, done=lambda index, outcome: live.step()
             )
@@ -298,20 +297,6 @@ class _Live:
                 self._done % 10 == 0 or self._done == self._total
             ):
                 self._console.print(f"{self._done}/{self._total}")
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that a cancelled CI job leaves no Java behind."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _console(*, stderr: bool = False) -> Console:

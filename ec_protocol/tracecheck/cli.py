@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from ec_protocol.errors import ECError
 from ec_protocol.tlc.runner import TlcRunner
+from ec_protocol.tlc.terminable import terminable
 from ec_protocol.tracecheck.check import Report, as_json, check, mutants_as_json
 
 app = typer.Typer(
@@ -101,7 +101,7 @@ def _teeth(report: Report, count: int) -> bool:
 def _run(files: Sequence[Path], as_json_: bool, **options: Any) -> list[Report]:
     err = _console(stderr=True)
     try:
-        with _progress(err, len(files)) as tell, _terminable():
+        with _progress(err, len(files)) as tell, terminable():
             return check(files, TlcRunner(), on_report=tell, **options)
     except KeyboardInterrupt:
         err.print("[red]error:[/red] interrupted; TLC was killed")
@@ -207,17 +207,3 @@ def _explain(console: Console, reports: Sequence[Report]) -> None:
             console.print(f"  expected: {escape(rejection.expected)}")
             console.print(f"  recorded: {escape(rejection.logged)}")
         console.print(f"  next: {escape(rejection.advice)}")
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that a cancelled job leaves no Java behind."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
