@@ -123,7 +123,7 @@ test-fast: lint
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
 	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
 	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
-	$(call step,mutants of the lifecycle tables,$(BIN)/ec-protocol mutants)
+	$(call step,mutants of every guard and effect,$(BIN)/ec-protocol mutants '*guard=*' '*drop-effect*')
 
 test: test-fast
 	@$(MAKE) --no-print-directory e2e ARGS=
