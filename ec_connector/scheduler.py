@@ -28,6 +28,7 @@ from ec_connector.items import Item
 from ec_connector.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
 from ec_connector.params import AllowedPeers, can_be_asked_for, parse_remote
 from ec_protocol.copies import Copy, CopyTable
+from ec_protocol.deferral import Deferrals
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.holds import HoldTable
 from ec_protocol.tier import EncodingTier
@@ -102,8 +103,8 @@ class ECScheduler:
         self._asked: dict[str, list[Item]] = {}
         # Request id -> (its preemptions so far, hashes in the host's encoder cache).
         self._host_has: dict[str, tuple[int, set[str]]] = {}
-        # Request id -> since when it has waited for a save, without peer-to-peer.
-        self._since: dict[str, dict[str, float]] = {}
+        # Requests that wait for a save, without peer-to-peer; else the consumer counts.
+        self._deferrals = Deferrals()
 
     # ---------------------------------------------------------------- step hooks
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
@@ -199,8 +200,7 @@ class ECScheduler:
         """Whether the request may wait on for a save of this instance (EC-5.9)."""
         if self._consumer is not None:
             return self._consumer.within_budget(request_id, mm_hash, now)
-        since = self._since.setdefault(request_id, {}).setdefault(mm_hash, now)
-        return now < since + self.timing.fetch_budget_s
+        return self._deferrals.within(request_id, mm_hash, now, self.timing.fetch_budget_s)
 
     def _misfit(self, item: Item) -> bool:
         """Whether the tier holds something else under the item's name.
@@ -256,7 +256,7 @@ class ECScheduler:
                     self._planned_loads.add(item.mm_hash)
                     self._planned.append(self.copies.plan_load(item.mm_hash))
                     self.counters["hits"] += 1
-                self._since.get(request.request_id, {}).pop(item.mm_hash, None)
+                self._deferrals.served(request.request_id, item.mm_hash)
                 if self.p2p is not None and self.p2p.consumer is not None:
                     self.p2p.consumer.consumed(request.request_id, item.mm_hash)
                 return
@@ -340,7 +340,7 @@ class ECScheduler:
         """
         self._unavailable.discard(request.request_id)
         self._host_has.pop(request.request_id, None)
-        self._since.pop(request.request_id, None)
+        self._deferrals.forget(request.request_id)
         p2p = self.p2p
         if p2p is None:
             return False, None

@@ -106,14 +106,8 @@ class ConsumerReads(AttemptTable):
         return "pending"
 
     def within_budget(self, waiter: str, mm_hash: str, now: float) -> bool:
-        """Whether the request may be deferred on for this encoding (EC-5.9).
-
-        The budget runs from the first question on, whatever the request waits for, and
-        is the request's, not the fetch's: an encoding that is fetched and evicted again
-        and again must not defer anybody for ever.
-        """
-        since = self._since.setdefault(waiter, {}).setdefault(mm_hash, now)
-        return now < since + self.timing.fetch_budget_s
+        """Whether the request may be deferred on for this encoding (EC-5.9)."""
+        return self.deferrals.within(waiter, mm_hash, now, self.timing.fetch_budget_s)
 
     def fetching(self, mm_hash: str) -> bool:
         """Whether a fetch of ``mm_hash`` is under way."""
@@ -122,16 +116,12 @@ class ConsumerReads(AttemptTable):
     def consumed(self, waiter: str, mm_hash: str) -> None:
         """The waiter's load of a fetched encoding is planned: its hold ends."""
         self.holds.release(("fetched", mm_hash, waiter))
-        waiting = self._since.get(waiter)
-        if waiting is not None:
-            waiting.pop(mm_hash, None)
-            if not waiting:
-                del self._since[waiter]
+        self.deferrals.served(waiter, mm_hash)
 
     def leave(self, waiter: str, now: float) -> None:
         """The request finished or was aborted: it waits for nothing any more."""
         self._failed.pop(waiter, None)
-        self._since.pop(waiter, None)
+        self.deferrals.forget(waiter)
         for fetch in list(self._fetches.values()):
             if waiter in fetch.waiters:
                 fetch.waiters.discard(waiter)

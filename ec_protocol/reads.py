@@ -23,6 +23,7 @@ from ec_protocol.commands import (
     ReleaseGrant,
     SendReq,
 )
+from ec_protocol.deferral import Deferrals
 from ec_protocol.dispatch import READ
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.holds import HoldTable
@@ -76,7 +77,7 @@ class AttemptTable:
         self._attempts: dict[int, Attempt] = {}
         self._retired: dict[int, int] = {}
         self._failed: dict[str, set[str]] = {}
-        self._since: dict[str, dict[str, float]] = {}
+        self.deferrals = Deferrals()
         self._commands: list[Command] = []
         self._ids = itertools.count(1)
         if tier.trace is not None:

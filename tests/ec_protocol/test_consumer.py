@@ -339,7 +339,7 @@ def test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_ag
     assert world.reads.counters["budget_spent"] == 1
     assert world.reads.counters["reads_done"] > 3
     world.reads.leave("request-1", world.now)
-    assert not world.reads._since
+    assert not world.reads.deferrals
 
 
 @pytest.mark.clause("EC-5.9")
