@@ -24,7 +24,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +36,7 @@ from ec_protocol.tlc.edges import differences
 from ec_protocol.tlc.graph import Graph
 from ec_protocol.tlc.lifecycle_tla import FILE_NAME, generate
 from ec_protocol.tlc.manifest import Manifest, Model
+from ec_protocol.tlc.pool import side_by_side
 from ec_protocol.tlc.runner import TlcRunner
 
 #: The models of each table, in the order in which they are tried. Each is small: a
@@ -246,15 +246,4 @@ def run_mutants(
         done(result)
         return result
 
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        futures: list[Future[Result]] = [pool.submit(one, mutant) for mutant in mutants]
-        try:
-            pending = set(futures)
-            while pending:
-                # A bounded wait: an unbounded one would hold signals back.
-                _, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            judge.stop()
-            raise
-    return [future.result() for future in futures]
+    return side_by_side(mutants, one, jobs=jobs, stop=judge.stop)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -13,6 +12,7 @@ from ec_protocol.errors import ECError
 from ec_protocol.tlc.edges import differences
 from ec_protocol.tlc.manifest import PINNED, Model
 from ec_protocol.tlc.output import Output, Step
+from ec_protocol.tlc.pool import side_by_side
 from ec_protocol.tlc.runner import Job, Run, TlcRunner
 
 #: Results beside "ok", "deadlock" and names of invariants and properties.
@@ -242,16 +242,6 @@ def run_models(
         return report
 
     longest_first = sorted(models, key=lambda m: m.seconds or 0.0, reverse=True)
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        futures: dict[Future[Report], Model] = {pool.submit(one, m): m for m in longest_first}
-        try:
-            pending = set(futures)
-            while pending:
-                # A bounded wait: an unbounded one would hold signals back.
-                _, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            runner.stop()
-            raise
-    by_name = {futures[done].name: done.result() for done in futures}
+    reports = side_by_side(longest_first, one, jobs=jobs, stop=runner.stop)
+    by_name = {report.model.name: report for report in reports}
     return [by_name[model.name] for model in models]
