@@ -14,13 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import ec_connector
-from ec_protocol.conformance.adapter import Unsupported
+from ec_connector.conformance.region_actions import RegionActions
 
 _CHECKOUT: Final = str(Path(ec_connector.__file__).resolve().parents[1])
 _IMPORTS: Final = """
@@ -31,24 +30,12 @@ print(json.dumps(sorted({"nixl", "zmq", "msgspec"} & {m.split(".")[0] for m in s
 """
 
 
-class Processes:
+class Processes(RegionActions):
     """The processes of one case, by name, and the folder of their regions."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="ec-conformance-", dir="/dev/shm")
         self._running: dict[str, subprocess.Popen[str]] = {}
-
-    def act(self, action: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out an action of ``docs/conformance.md``.
-
-        Raises:
-            Unsupported: There is no such action.
-        """
-        method = getattr(self, f"do_{action}", None)
-        if method is None:
-            raise Unsupported(f"region {action}")
-        result: dict[str, Any] = method(**args)
-        return result
 
     def do_open(
         self,
@@ -91,14 +78,9 @@ class Processes:
         process.wait()
         return {}
 
-    def do_files(self, settle_s: float = 0.0, count: int | None = None) -> dict[str, Any]:
-        """Files of the folder; waits up to ``settle_s`` until there are ``count``."""
-        until = time.monotonic() + settle_s
-        while True:
-            names = sorted(os.listdir(self.folder))
-            if count is None or len(names) == count or time.monotonic() >= until:
-                return {"names": names}
-            time.sleep(0.01)
+    def names(self) -> list[str]:
+        """See ``RegionActions.names``."""
+        return os.listdir(self.folder)
 
     def do_plant(self, name: str, text: str) -> dict[str, Any]:
         """Somebody else's file."""

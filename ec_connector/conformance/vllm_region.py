@@ -13,13 +13,12 @@ import itertools
 import multiprocessing
 import os
 import signal
-import time
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from ec_connector.conformance.region_actions import RegionActions
 from ec_connector.conformance.vllm_stage import PACKAGE
 from ec_protocol.conformance.adapter import Unsupported
 
@@ -28,24 +27,12 @@ _NAME: Final = "vllm_ec_"
 _numbers = itertools.count(1)
 
 
-class Regions:
+class Regions(RegionActions):
     """The processes of one case, by name, and their files."""
 
     def __init__(self) -> None:
         self._prefix = f"kit{os.getpid():x}x{next(_numbers):x}-"
         self._running: dict[str, tuple[Any, Connection]] = {}
-
-    def act(self, action: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out an action of ``docs/conformance.md``.
-
-        Raises:
-            Unsupported: There is no such action.
-        """
-        method = getattr(self, f"do_{action}", None)
-        if method is None:
-            raise Unsupported(f"region {action}")
-        result: dict[str, Any] = method(**args)
-        return result
 
     def do_open(
         self,
@@ -89,14 +76,9 @@ class Regions:
         process.join()
         return {}
 
-    def do_files(self, settle_s: float = 0.0, count: int | None = None) -> dict[str, Any]:
-        """Files of the case; waits up to ``settle_s`` until there are ``count``."""
-        until = time.monotonic() + settle_s
-        while True:
-            names = sorted(self._told(path.name) for path in self._files())
-            if count is None or len(names) == count or time.monotonic() >= until:
-                return {"names": names}
-            time.sleep(0.01)
+    def names(self) -> list[str]:
+        """See ``RegionActions.names``."""
+        return [self._told(path.name) for path in self._files()]
 
     def do_plant(self, name: str, text: str) -> dict[str, Any]:
         """Somebody else's file."""
