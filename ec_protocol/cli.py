@@ -25,6 +25,7 @@ from rich.table import Table
 
 from ec_protocol._files import checkout_dir, spec_dir, tla_dir
 from ec_protocol.conformance.cli import app as conformance
+from ec_protocol.console import console
 from ec_protocol.errors import ECError
 from ec_protocol.explain.command import explain
 from ec_protocol.lifecycle import load_lifecycles
@@ -55,8 +56,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_WIDTH_WITHOUT_TERMINAL = 120
-
 
 class TierChoice(StrEnum):
     """Which models run without being named."""
@@ -65,15 +64,8 @@ class TierChoice(StrEnum):
     full = "full"
 
 
-def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    return console
-
-
 def _fail(message: str, status: int = 1) -> NoReturn:
-    _console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
+    console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
     raise typer.Exit(status)
 
 
@@ -95,10 +87,10 @@ def generate(
             _fail(
                 "tla/Lifecycle.tla is not what spec/lifecycle.toml says: run ec-protocol generate"
             )
-        _console().print("tla/Lifecycle.tla is current")
+        console().print("tla/Lifecycle.tla is current")
     else:
         _checkout()
-        _console().print(f"wrote {escape(str(lifecycle_tla.write()))}")
+        console().print(f"wrote {escape(str(lifecycle_tla.write()))}")
 
 
 # -------------------------------------------------------------------- diagram
@@ -126,7 +118,7 @@ def diagram(
             if tables.write(root / "tla"):
                 changed.append(root / "tla" / tables.DOCUMENT)
             for path in changed:
-                _console().print(f"wrote {escape(str(path))}")
+                console().print(f"wrote {escape(str(path))}")
         elif check:
             root = _checkout()
             old = diagrams.stale(root)
@@ -138,7 +130,7 @@ def diagram(
                     f"not what spec/lifecycle.toml and tla/manifest.json say: {names}: "
                     "run ec-protocol diagram --write"
                 )
-            _console().print("all diagrams are current")
+            console().print("all diagrams are current")
         else:
             shown = [lifecycle] if lifecycle else list(lifecycles)
             typer.echo("\n".join(diagrams.mermaid(lifecycles[name]) for name in shown), nl=False)
@@ -172,7 +164,7 @@ def check(
     ] = None,
 ) -> None:
     """Run the TLA+ models and compare every result with the manifest."""
-    err = _console(stderr=True)
+    err = console(stderr=True)
     asked = [*(names or ()), *(show or ())]
     try:
         manifest = load_manifest(tla_dir())
@@ -201,8 +193,8 @@ def check(
     if as_json:
         typer.echo(json.dumps({"ok": ok, "models": [r.as_json() for r in reports]}, indent=2))
     else:
-        _console().print(_table(reports), soft_wrap=False)
-    out = err if as_json else _console()
+        console().print(_table(reports), soft_wrap=False)
+    out = err if as_json else console()
     for report in reports:
         if not report.ok or report.model.name in (show or ()):
             _explain(out, report)

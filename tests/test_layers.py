@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Core modules that are imported only when peer-to-peer is on.
 P2P_CORE = {"attempt", "commands", "consumer", "peers", "producer", "reads", "wire"}
 # Command-line and model-checking tools: not the core, and no part of a running connector.
-TOOLING = {"cli", "conformance", "explain", "mutants", "scenarios", "tlc", "tracecheck"}
+TOOLING = {"cli", "conformance", "console", "explain", "mutants", "scenarios", "tlc", "tracecheck"}
 # I/O modules that are imported only when peer-to-peer is on.
 P2P_IO = {"control", "data", "events", "p2p", "pump", "pump_io", "pump_serve", "pump_stats"}
 # Not part of a running connector.

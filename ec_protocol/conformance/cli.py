@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from ec_protocol.console import console
 from ec_protocol.errors import ECError
 
 app = typer.Typer(
@@ -28,6 +28,10 @@ app = typer.Typer(
 _Ids = Annotated[
     list[str] | None,
     typer.Argument(help="Case ids, clauses (EC-5.3), tags (F1) or areas; all if left out."),
+]
+_Adapter = Annotated[str | None, typer.Option("--adapter", help="ours, vllm, or module:factory.")]
+_AdapterCmd = Annotated[
+    str | None, typer.Option("--adapter-cmd", help="A command that speaks JSON lines.")
 ]
 _Scenarios = Annotated[
     Path | None, typer.Option("--scenarios", help="Also the *.json files of this folder.")
@@ -43,8 +47,7 @@ def _errors() -> Iterator[None]:
             raise ECError("the kit needs msgspec: pip install 'ec-connector[conformance]'")
         yield
     except ECError as exc:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(f"[red]error:[/red] {escape(str(exc))}")
+        console(stderr=True).print(f"[red]error:[/red] {escape(str(exc))}")
         raise typer.Exit(2) from exc
 
 
@@ -60,12 +63,8 @@ def list_cases(ids: _Ids = None, scenarios: _Scenarios = None, as_json: _Json = 
 @app.command("run")
 def run(
     ids: _Ids = None,
-    adapter: Annotated[
-        str | None, typer.Option("--adapter", help="ours, vllm, or module:factory.")
-    ] = None,
-    adapter_cmd: Annotated[
-        str | None, typer.Option("--adapter-cmd", help="A command that speaks JSON lines.")
-    ] = None,
+    adapter: _Adapter = None,
+    adapter_cmd: _AdapterCmd = None,
     scenarios: _Scenarios = None,
     as_json: _Json = False,
     histories: Annotated[
@@ -179,12 +178,8 @@ def recheck(
 
 @app.command("walk")
 def walk(
-    adapter: Annotated[
-        str | None, typer.Option("--adapter", help="ours, vllm, or module:factory.")
-    ] = None,
-    adapter_cmd: Annotated[
-        str | None, typer.Option("--adapter-cmd", help="A command that speaks JSON lines.")
-    ] = None,
+    adapter: _Adapter = None,
+    adapter_cmd: _AdapterCmd = None,
     walks: Annotated[int, typer.Option(min=1, help="How many walks.")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Random steps of each.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the first walk.")] = 0,

@@ -28,22 +28,14 @@ from ec_protocol.conformance.runner import (
     save_history,
 )
 from ec_protocol.conformance.schedule import AREAS, Case, all_cases, select
+from ec_protocol.console import console
 
-_WIDTH_WITHOUT_TERMINAL = 120
 _STYLE = {
     Verdict.OK: "green",
     Verdict.FAILED: "bold red",
     Verdict.NON_STRICT: "yellow",
     Verdict.UNSUPPORTED: "dim",
 }
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Where to print for people."""
-    result = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not result.is_terminal:
-        result.width = _WIDTH_WITHOUT_TERMINAL
-    return result
 
 
 def list_cases(ids: list[str], scenarios: Path | None, *, as_json: bool) -> None:

@@ -21,7 +21,8 @@ from ec_protocol.conformance.faults import (
 )
 from ec_protocol.conformance.runner import load_factory
 from ec_protocol.conformance.schedule import all_cases, select
-from ec_protocol.conformance.terminal import console, progress_bar, quiet_implementation
+from ec_protocol.conformance.terminal import progress_bar, quiet_implementation
+from ec_protocol.console import console
 
 
 def run(names: list[str], mapping: str | None, sound: str, *, every: bool, as_json: bool) -> bool:

@@ -15,8 +15,9 @@ from rich.markup import escape
 from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.runner import Result, connector, save_history
 from ec_protocol.conformance.schedule import LANGUAGE_VERSION
-from ec_protocol.conformance.terminal import console, progress_bar, quiet_implementation
+from ec_protocol.conformance.terminal import progress_bar, quiet_implementation
 from ec_protocol.conformance.walks import reason, shorten, walk
+from ec_protocol.console import console
 from ec_protocol.errors import ConfigError
 
 

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ec_protocol._files import checkout_dir, tla_dir
+from ec_protocol.console import console
 from ec_protocol.errors import ECError
 from ec_protocol.mutants import core, source
 from ec_protocol.mutants.explained import (
@@ -70,7 +71,7 @@ def mutants(
     list_only: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
 ) -> None:
     """Change the tables, or the core, in one place at a time: something must notice."""
-    err = _console(stderr=True)
+    err = console(stderr=True)
     if tier not in ("pr", "full"):
         _fail(f"--tier is pr or full, not {tier!r}", 2)
     if sources:
@@ -113,9 +114,9 @@ def mutants(
             )
         )
     else:
-        _console().print(_table(results), soft_wrap=False)
+        console().print(_table(results), soft_wrap=False)
         if by_hand:
-            _console().print(_safeguard_table(by_hand), soft_wrap=False)
+            console().print(_safeguard_table(by_hand), soft_wrap=False)
     for safeguard in bare:
         err.print(f"[red]no config lacks[/red] {safeguard.module}.{safeguard.name}")
     for result in results:
@@ -220,7 +221,7 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
             typer.echo("\n".join(mutant.id for mutant in found))
             return
         trials = [mutant.trial() for mutant in found]
-        with _Live(_console(stderr=True), len(trials)) as live, terminable():
+        with _Live(console(stderr=True), len(trials)) as live, terminable():
             outcomes = run_trials(
                 trials, root, parallel=jobs, done=lambda index, outcome: live.step()
             )
@@ -242,9 +243,9 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
         total = sum(m.module == module for m in found)
         left = sum(m.module == module for m in alive)
         table.add_row(f"{module}.py", str(total), str(total - left), str(left))
-    _console().print(table)
+    console().print(table)
     for mutant in alive:
-        _console().print(f"survived {escape(mutant.id)}")
+        console().print(f"survived {escape(mutant.id)}")
 
 
 def _source_row(mutant: source.SourceMutant, outcome: Outcome) -> dict[str, object]:
@@ -299,15 +300,8 @@ class _Live:
                 self._console.print(f"{self._done}/{self._total}")
 
 
-def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = 120
-    return console
-
-
 def _fail(message: str, status: int = 1) -> NoReturn:
-    _console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
+    console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
     raise typer.Exit(status)
 
 

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ec_protocol.console import console
 from ec_protocol.errors import ECError
 from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tlc.terminable import terminable
@@ -27,7 +28,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_WIDTH_WITHOUT_TERMINAL = 120
 
 _Files = Annotated[
     list[Path],
@@ -51,9 +51,9 @@ def check_command(files: _Files, as_json_: _Json = False) -> None:
     if as_json_:
         _echo(ok, [as_json(report) for report in reports])
     else:
-        console = _console()
-        console.print(_table(reports), soft_wrap=False)
-        _explain(console, reports)
+        out = console()
+        out.print(_table(reports), soft_wrap=False)
+        _explain(out, reports)
     if not ok:
         raise typer.Exit(1)
 
@@ -77,16 +77,16 @@ def mutate_command(
     if as_json_:
         _echo(ok, [mutants_as_json(report) for report in reports], seed=seed)
     else:
-        console = _console()
-        console.print(_mutants_table(reports), soft_wrap=False)
-        _explain(console, reports)
+        out = console()
+        out.print(_mutants_table(reports), soft_wrap=False)
+        _explain(out, reports)
         for report in reports:
             for mutant, rule in report.equivalent_mutants:
-                console.print(f"  [dim]{escape(report.name)}: {escape(mutant.what)}: {rule}[/dim]")
+                out.print(f"  [dim]{escape(report.name)}: {escape(mutant.what)}: {rule}[/dim]")
             for mutant in report.survivors:
-                console.print(f"[red]survived:[/red] {escape(report.name)}: {escape(mutant.what)}")
+                out.print(f"[red]survived:[/red] {escape(report.name)}: {escape(mutant.what)}")
             if report.accepted and not report.survivors and report.rejected_mutants < count:
-                console.print(
+                out.print(
                     f"[red]too few:[/red] {escape(report.name)}: {report.rejected_mutants} mutants "
                     f"rejected, {count} wanted: record a longer trace, or ask for fewer"
                 )
@@ -99,7 +99,7 @@ def _teeth(report: Report, count: int) -> bool:
 
 
 def _run(files: Sequence[Path], as_json_: bool, **options: Any) -> list[Report]:
-    err = _console(stderr=True)
+    err = console(stderr=True)
     try:
         with _progress(err, len(files)) as tell, terminable():
             return check(files, TlcRunner(), on_report=tell, **options)
@@ -115,13 +115,6 @@ def _run(files: Sequence[Path], as_json_: bool, **options: Any) -> list[Report]:
 
 def _echo(ok: bool, traces: list[dict[str, Any]], **more: Any) -> None:
     typer.echo(json.dumps({"ok": ok, "traces": traces, **more}, indent=2))
-
-
-def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    return console
 
 
 @contextlib.contextmanager
