@@ -57,8 +57,8 @@ class _InterpreterDriver:
         return torch.device("cpu")
 
 
-class _BackendsLoader:
-    """Loads triton.backends and adds the interpreter's."""
+class _Loader:
+    """A module's own loader; what is derived from it changes the module afterwards."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -68,23 +68,18 @@ class _BackendsLoader:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
+
+
+class _BackendsLoader(_Loader):
+    """Loads triton.backends and adds the interpreter's."""
 
     def exec_module(self, module: Any) -> None:
         self._loader.exec_module(module)
         module.backends["cpu"] = module.Backend(compiler=None, driver=_InterpreterDriver)
 
 
-class _CpuPlatformLoader:
+class _CpuPlatformLoader(_Loader):
     """Loads vllm.platforms.cpu and has it leave asynchronous scheduling on."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
         self._loader.exec_module(module)
