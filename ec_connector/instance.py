@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,6 @@ from ec_protocol.trace import NdjsonSink, Trace
 
 if TYPE_CHECKING:
     from ec_connector.p2p import P2P
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,37 +37,6 @@ class ModelFacts:
     model: str
     dtype: str
     element_size: int
-
-
-class TraceFile:
-    """A trace that ends when it cannot be written, instead of ending the engine.
-
-    Args:
-        path: Where to write.
-
-    Raises:
-        TraceError: The file cannot be opened.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._sink: NdjsonSink | None = NdjsonSink(path)
-
-    def __call__(self, record: Mapping[str, Any]) -> None:
-        """Append one record; under the tier's lock, on any thread."""
-        if self._sink is None:
-            return
-        try:
-            self._sink(record)
-        except (OSError, ValueError) as exc:
-            logger.error("trace file %s ends here: %s", self._sink.path, exc)
-            self.close()
-
-    def close(self) -> None:
-        """Close it; later records are dropped. May be called twice."""
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            with contextlib.suppress(OSError):
-                sink.close()
 
 
 class SchedulerInstance:
@@ -106,7 +71,7 @@ class SchedulerInstance:
         on_failure: Callable[[BaseException], None] | None = None,
         wrap_reader: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._sink = TraceFile(config.trace_file) if config.trace_file else None
+        self._sink = NdjsonSink(config.trace_file) if config.trace_file else None
         trace = Trace(engine_id, clock, self._sink) if self._sink else None
         self.tier = EncodingTier(region.num_blocks, region.block_size_bytes, trace)
         self.holds = HoldTable(self.tier)

@@ -18,8 +18,10 @@ described in ``spec/TRACE.md``. Not thread-safe; the tier's lock guards it.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +32,8 @@ from ec_protocol.errors import LocalProtocolError, TraceError
 from ec_protocol.lifecycle import load_actions
 
 TRACE_VERSION = 2
+
+logger = logging.getLogger(__name__)
 
 
 class Trace:
@@ -122,7 +126,8 @@ class NdjsonSink:
     """Writes records to a file, one JSON object a line, first a header line.
 
     Each line is handed to the system when it is complete, so that a process which is
-    killed leaves a readable trace.
+    killed leaves a readable trace. A file that cannot be written any more ends the
+    trace, with an error in the log, and not whoever records.
 
     Raises:
         TraceError: The file cannot be opened; the message names it.
@@ -139,15 +144,21 @@ class NdjsonSink:
             ) from exc
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
-        if self._file is not None:
+        """Append one record; nothing once the trace has ended."""
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        except (OSError, ValueError) as exc:
+            logger.error("trace file %s ends here: %s", self.path, exc)
+            self.close()
 
     def close(self) -> None:
         """Flush and close; later records are dropped. May be called twice."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:

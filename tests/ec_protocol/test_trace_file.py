@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ec_connector.instance import TraceFile
 from ec_protocol.tier import EncodingTier
-from ec_protocol.trace import Trace, TraceError, read_trace
+from ec_protocol.trace import NdjsonSink, Trace, TraceError, read_trace
 
 BLOCK = 64
 
 
 def test_a_full_disk_ends_the_trace_and_not_the_engine(tmp_path: Path, caplog):
-    sink = TraceFile(str(tmp_path / "t"))
-    assert sink._sink is not None
-    sink._sink._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    sink = NdjsonSink(tmp_path / "t")
+    assert sink._file is not None
+    sink._file.close()
+    sink._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
     tier = EncodingTier(4, BLOCK, Trace("engine", lambda: 0.0, sink))
     for name in "abcdefgh":
         entry = tier.alloc(name, BLOCK)
@@ -31,7 +31,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_engine(tmp_path: Path, caplog):
 
 @pytest.mark.parametrize("name", ["a\ud800", "é" * 10, "../x y"])
 def test_names_of_any_form_can_be_traced(tmp_path: Path, name: str):
-    sink = TraceFile(str(tmp_path / "t"))
+    sink = NdjsonSink(tmp_path / "t")
     tier = EncodingTier(4, BLOCK, Trace("engine", lambda: 0.0, sink))
     assert tier.alloc(name, BLOCK) is not None
     sink.close()
@@ -42,6 +42,6 @@ def test_names_of_any_form_can_be_traced(tmp_path: Path, name: str):
 
 def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path):
     with pytest.raises(TraceError, match="trace file"):
-        TraceFile(str(tmp_path / "no" / "t"))
+        NdjsonSink(tmp_path / "no" / "t")
     with pytest.raises(TraceError, match="No space left"):
-        TraceFile("/dev/full")
+        NdjsonSink("/dev/full")
