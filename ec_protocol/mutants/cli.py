@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, NoReturn
 
@@ -28,6 +28,7 @@ from ec_protocol.mutants.explained import (
     Explanation,
     Side,
     load_explanations,
+    matches,
     reason_for,
     stale,
     unknown_patterns,
@@ -206,7 +207,7 @@ def _safeguard_table(found: Sequence[Safeguard]) -> Table:
 
 # --------------------------------------------------------------------- the source
 def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool) -> None:
-    """Report on mutants of the core's source: a list to think about, not a gate."""
+    """Judge mutants of the core's source by the core's tests."""
     root = checkout_dir()
     if root is None:
         _fail("--source needs a source checkout with its tests", 2)
@@ -215,8 +216,15 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
             source.FILES
         )
         found = [m for module in modules for m in source.source_mutants(module)]
-        wanted = [name for name in names if ":" in name]
-        found = [m for m in found if not wanted or any(fnmatchcase(m.id, n) for n in wanted)]
+        whole = {name for name in names if ":" not in name}
+        found = [
+            m
+            for m in found
+            if not names or m.module in whole or any(matches(m.id, name) for name in names)
+        ]
+        if not found:
+            _fail("no mutant has such a name; --list shows all", 2)
+        explanations = load_explanations(tla_dir())["source"]
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in found))
             return
@@ -229,35 +237,89 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
         _fail("interrupted", 130)
     except ECError as exc:
         _stop(str(exc), as_json)
-    alive = [m for index, m in enumerate(found) if outcomes[index].killed_by is None]
+    rows = [SourceRow.judged(m, outcomes[index], explanations) for index, m in enumerate(found)]
+    explained = [row.mutant for row in rows if row.verdict == EXPLAINED]
+    old = stale(explanations, found, explained)
+    if not names:
+        old += unknown_patterns(explanations, found)
+    totals = Counter(row.verdict for row in rows)
+    ok = not old and not totals[SURVIVED]
     if as_json:
-        rows = [_source_row(m, outcomes[index]) for index, m in enumerate(found)]
-        totals = {KILLED: len(found) - len(alive), SURVIVED: len(alive)}
-        typer.echo(json.dumps({"ok": True, "mutants": rows, "totals": totals}, indent=2))
-        return
+        typer.echo(
+            json.dumps(
+                {
+                    "ok": ok,
+                    "mutants": [row.as_json() for row in rows],
+                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED)},
+                    "stale": old,
+                },
+                indent=2,
+            )
+        )
+    else:
+        console().print(_source_table(rows))
+    err = console(stderr=True)
+    for pattern in old:
+        err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
+    for row in rows:
+        if row.verdict == SURVIVED:
+            where = f"{row.mutant.module}.py:{row.mutant.line}"
+            err.print(f"[red]survived[/red] {where} {escape(row.mutant.id)}", soft_wrap=True)
+    if not ok:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A mutant of the source and what became of it."""
+
+    mutant: source.SourceMutant
+    verdict: str
+    outcome: Outcome
+    reason: str = ""
+
+    @classmethod
+    def judged(
+        cls,
+        mutant: source.SourceMutant,
+        outcome: Outcome,
+        explanations: Sequence[Explanation],
+    ) -> SourceRow:
+        """The verdict on one mutant."""
+        if outcome.killed_by is not None:
+            return cls(mutant, KILLED, outcome)
+        reason = reason_for(explanations, mutant)
+        return cls(mutant, EXPLAINED if reason else SURVIVED, outcome, reason or "")
+
+    def as_json(self) -> dict[str, object]:
+        """The row in ``ec-protocol mutants --source --json``."""
+        return {
+            "id": self.mutant.id,
+            "file": f"{self.mutant.module}.py",
+            "line": self.mutant.line,
+            "change": self.mutant.change,
+            "verdict": self.verdict,
+            "killed_by": self.outcome.killed_by,
+            "seconds": round(self.outcome.seconds, 2),
+            "detail": self.reason,
+        }
+
+
+def _source_table(rows: Sequence[SourceRow]) -> Table:
     table = Table(header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("file")
-    for name in ("mutants", KILLED, SURVIVED):
+    for name in ("mutants", KILLED, EXPLAINED, SURVIVED):
         table.add_column(name, justify="right")
-    for module in modules:
-        total = sum(m.module == module for m in found)
-        left = sum(m.module == module for m in alive)
-        table.add_row(f"{module}.py", str(total), str(total - left), str(left))
-    console().print(table)
-    for mutant in alive:
-        console().print(f"survived {escape(mutant.id)}")
-
-
-def _source_row(mutant: source.SourceMutant, outcome: Outcome) -> dict[str, object]:
-    return {
-        "id": mutant.id,
-        "file": f"{mutant.module}.py",
-        "line": mutant.line,
-        "change": mutant.change,
-        "verdict": KILLED if outcome.killed_by else SURVIVED,
-        "killed_by": outcome.killed_by,
-        "seconds": round(outcome.seconds, 2),
-    }
+    for module in dict.fromkeys(row.mutant.module for row in rows):
+        counts = Counter(row.verdict for row in rows if row.mutant.module == module)
+        numbers = (counts.total(), counts[KILLED], counts[EXPLAINED], counts[SURVIVED])
+        table.add_row(f"{module}.py", *map(str, numbers))
+    totals = Counter(row.verdict for row in rows)
+    table.caption = (
+        f"{len(rows)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
+        f"{totals[SURVIVED]} survived"
+    )
+    return table
 
 
 # ------------------------------------------------------------------------ display

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``tla/mutants.json``: mutants that nothing can notice, each with its reason.
 
-The file is ``{"version": 1, "models": [...], "core": [...]}``; both lists hold
-``{"reason": "...", "mutants": ["pattern", ...]}``. ``models`` is about the TLA+
-models, ``core`` about the Python core. A pattern is a mutant's id, or one with ``*``
-for any text. An entry that explains no surviving mutant is stale and an error.
+The file is ``{"version": 1, "models": [...], "core": [...], "source": [...]}``; the
+lists hold ``{"reason": "...", "mutants": ["pattern", ...]}``. ``models`` is about mutants
+of the tables and the TLA+ models, ``core`` about the same and the Python core, ``source``
+about mutants of the core's source. A pattern is a mutant's id, or one with ``*`` for any
+text. An entry that explains no surviving mutant is stale and an error.
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from ec_protocol.errors import ECError
-from ec_protocol.mutants.operators import Mutant
 
 FILE_NAME: Final = "mutants.json"
 VERSION: Final = 1
 
-Side = Literal["models", "core"]
-SIDES: Final[tuple[Side, ...]] = ("models", "core")
+Side = Literal["models", "core", "source"]
+SIDES: Final[tuple[Side, ...]] = ("models", "core", "source")
+
+
+class Named(Protocol):
+    """A mutant of whatever kind."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
 
 
 class ExplanationError(ECError):
@@ -37,9 +45,15 @@ class Explanation:
     reason: str
     patterns: tuple[str, ...]
 
-    def covers(self, mutant: Mutant) -> bool:
+    def covers(self, mutant: Named) -> bool:
         """Whether the reason is given for this mutant."""
-        return any(fnmatchcase(mutant.id, pattern) for pattern in self.patterns)
+        return any(matches(mutant.id, pattern) for pattern in self.patterns)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern is the name itself, or fits it with ``*`` for any text."""
+    # Names of source mutants have brackets, which would be sets of characters.
+    return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def load_explanations(folder: Path) -> Mapping[Side, tuple[Explanation, ...]]:
@@ -73,18 +87,18 @@ def _entry(path: Path, side: str, raw: Any) -> Explanation:
     return Explanation(reason, tuple(patterns))
 
 
-def unknown_patterns(explanations: Iterable[Explanation], mutants: Iterable[Mutant]) -> list[str]:
+def unknown_patterns(explanations: Iterable[Explanation], mutants: Iterable[Named]) -> list[str]:
     """Patterns that are no mutant's id any more."""
     ids = [mutant.id for mutant in mutants]
     return [
         pattern
         for explanation in explanations
         for pattern in explanation.patterns
-        if not any(fnmatchcase(known, pattern) for known in ids)
+        if not any(matches(known, pattern) for known in ids)
     ]
 
 
-def reason_for(explanations: Iterable[Explanation], mutant: Mutant) -> str | None:
+def reason_for(explanations: Iterable[Explanation], mutant: Named) -> str | None:
     """Why nothing can notice this mutant; ``None`` if no reason is given."""
     for explanation in explanations:
         if explanation.covers(mutant):
@@ -93,7 +107,7 @@ def reason_for(explanations: Iterable[Explanation], mutant: Mutant) -> str | Non
 
 
 def stale(
-    explanations: Iterable[Explanation], tried: Iterable[Mutant], alive: Iterable[Mutant]
+    explanations: Iterable[Explanation], tried: Iterable[Named], alive: Iterable[Named]
 ) -> list[str]:
     """Patterns whose mutants were all tried and none of which survived.
 
@@ -107,6 +121,6 @@ def stale(
         pattern
         for explanation in explanations
         for pattern in explanation.patterns
-        if any(fnmatchcase(m.id, pattern) for m in tried)
-        and not any(fnmatchcase(m.id, pattern) for m in alive)
+        if any(matches(m.id, pattern) for m in tried)
+        and not any(matches(m.id, pattern) for m in alive)
     ]

@@ -43,13 +43,19 @@ TEST_FILES: Final = (
     "test_consumer_reads.py",
     "test_consumer_unnamed.py",
     "test_extents.py",
+    "test_timing.py",
     "test_actions.py",
     "test_trace.py",
     "test_schedules.py",
 )
 
-#: Seconds of a trial; the tests take two or three.
-TIMEOUT: Final = 120
+#: A trial may take this many times the processor time of the tests without any change,
+#: but never less than `_LEAST_CPU_S`: what takes longer does not end.
+_PATIENCE: Final = 4
+_LEAST_CPU_S: Final = 5.0
+#: Seconds on the clock for each second of processor time: the host may be busy, but a
+#: trial that waits for ever ends too.
+_BUSY: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,12 @@ class Outcome:
         killed_by: The first test that failed, ``"timeout"`` or ``"crash"``; ``None`` if
             all passed.
         seconds: Wall time.
+        cpu_s: Processor time.
     """
 
     killed_by: str | None
     seconds: float
+    cpu_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -96,7 +104,7 @@ class ForkPlugin:
     trials: Sequence[Trial]
     parallel: int
     done: Callable[[int, Outcome], None]
-    timeout: float = TIMEOUT
+    timeout: float | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     broken: str = ""
 
@@ -109,6 +117,8 @@ class ForkPlugin:
         if untouched.killed_by is not None:
             self.broken = f"without any change {untouched.killed_by} fails"
             return True
+        if self.timeout is None:
+            self.timeout = max(_LEAST_CPU_S, _PATIENCE * untouched.cpu_s)
         self.outcomes = self._run_all(session, self.trials, self.done)
         return True
 
@@ -150,23 +160,28 @@ class ForkPlugin:
 
 
 def _outcome(child: _Child) -> Outcome:
-    _, status = os.waitpid(child.pid, 0)
+    _, status, usage = os.wait4(child.pid, 0)
     seconds = time.monotonic() - child.started
+    cpu_s = usage.ru_utime + usage.ru_stime
     code = os.waitstatus_to_exitcode(status)
-    if code == 0:
-        return Outcome(None, seconds)
-    if code == -signal.SIGALRM:
-        return Outcome("timeout", seconds)
-    return Outcome(child.text.decode("utf-8", "replace") or f"crash ({code})", seconds)
+    killed_by: str | None = None
+    if code in (-signal.SIGALRM, -signal.SIGPROF):
+        killed_by = "timeout"
+    elif code != 0:
+        killed_by = child.text.decode("utf-8", "replace") or f"crash ({code})"
+    return Outcome(killed_by, seconds, cpu_s)
 
 
-def _in_child(session: pytest.Session, trial: Trial, pipe: int, timeout: float) -> None:
+def _in_child(session: pytest.Session, trial: Trial, pipe: int, timeout: float | None) -> None:
     """Run the tests and leave the process; never returns."""
     code = 3
     try:
-        # An endless loop ends here, whatever it does: the signal is not caught.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, timeout)
+        # An endless loop ends here, whatever it does: the signals are not caught.
+        for number in (signal.SIGALRM, signal.SIGPROF):
+            signal.signal(number, signal.SIG_DFL)
+        if timeout is not None:
+            signal.setitimer(signal.ITIMER_PROF, timeout)
+            signal.setitimer(signal.ITIMER_REAL, timeout * _BUSY)
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)
@@ -204,7 +219,7 @@ def run_trials(
     parallel: int,
     done: Callable[[int, Outcome], None] = lambda index, outcome: None,
     files: Sequence[str] = TEST_FILES,
-    timeout: float = TIMEOUT,
+    timeout: float | None = None,
 ) -> dict[int, Outcome]:
     """Run every trial.
 
@@ -214,7 +229,8 @@ def run_trials(
         parallel: Forks at once.
         done: Told of each outcome, by its index in ``trials``.
         files: Names of test files under ``tests/ec_protocol``.
-        timeout: Seconds for one trial.
+        timeout: Processor seconds for one trial; None: several times what the tests
+            take without any change.
 
     Returns:
         Outcomes by index.

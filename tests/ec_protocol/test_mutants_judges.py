@@ -142,8 +142,11 @@ def test_a_run_that_breaks_down_gives_no_verdict():
 # ---------------------------------------------------------------------- the reasons
 def test_every_reason_is_about_mutants_that_exist():
     reasons = load_explanations(tla_dir())
-    for side in SIDES:
+    assert set(reasons) == set(SIDES)
+    for side in ("models", "core"):
         assert unknown_patterns(reasons[side], MUTANTS.values()) == []
+    of_source = [m for module in source.FILES for m in source.source_mutants(module)]
+    assert unknown_patterns(reasons["source"], of_source) == []
 
 
 def test_patterns_cover_ids_and_the_first_reason_counts():
@@ -160,19 +163,20 @@ def test_a_reason_for_what_is_killed_is_stale():
     assert stale(reasons, [], []) == []
 
 
+def entries(models: str) -> str:
+    return f'{{"version": 1, "models": [{models}], "core": [], "source": []}}'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "is missing"),
         ("{", "no JSON"),
-        ('{"version": 2, "models": [], "core": []}', "version"),
-        ('{"version": 1, "models": []}', "models and core"),
-        ('{"version": 1, "models": [{"reason": "x"}], "core": []}', "reason and mutants"),
-        ('{"version": 1, "models": [{"reason": "so", "mutants": []}], "core": []}', "sentence"),
-        (
-            '{"version": 1, "models": [{"reason": "it is just so", "mutants": "a"}], "core": []}',
-            "list of ids",
-        ),
+        ('{"version": 2, "models": [], "core": [], "source": []}', "version"),
+        ('{"version": 1, "models": [], "core": []}', "models and core and source"),
+        (entries('{"reason": "x"}'), "reason and mutants"),
+        (entries('{"reason": "so", "mutants": []}'), "sentence"),
+        (entries('{"reason": "it is just so", "mutants": "a"}'), "list of ids"),
     ],
 )
 def test_a_list_that_is_no_list_is_refused(tmp_path, text, message):
@@ -245,6 +249,7 @@ from ec_protocol.mutants import core, forks, source
 from ec_protocol.mutants.operators import all_mutants
 
 ends = next(m for m in source.source_mutants("holds") if m.change == "LtE -> Lt")
+share = next(m for m in source.source_mutants("holds") if m.change == "0.5 -> 1.5")
 table = next(m for m in all_mutants() if m.id == "entry:pinned:unpin+last_holder:to=pinned")
 
 def loop():
@@ -254,12 +259,13 @@ def loop():
 trials = [
     forks.Trial("nothing", lambda: None),
     ends.trial(),
+    share.trial(),
     forks.Trial("table", lambda: core.apply_table(table.table)),
     forks.Trial("broken", lambda: 1 / 0),
     forks.Trial("endless", loop),
 ]
 root = pathlib.Path(sys.argv[1])
-done = forks.run_trials(trials, root, parallel=2, files=("test_holds.py",), timeout=20.0)
+done = forks.run_trials(trials, root, parallel=2, files=("test_holds.py",), timeout=5.0)
 print(json.dumps([done[i].killed_by for i in range(len(trials))]))
 try:
     forks.run_trials(trials, root, parallel=1, files=("test_nothing.py",))
@@ -277,9 +283,10 @@ def test_the_tests_of_the_core_notice_a_table_and_a_line_that_are_wrong():
     )
     assert done.returncode == 0, done.stderr
     verdicts, missing = done.stdout.splitlines()
-    nothing, line, table, broken, endless = json.loads(verdicts)
+    nothing, line, default, table, broken, endless = json.loads(verdicts)
     assert nothing is None
     assert line.startswith("tests/ec_protocol/test_holds.py::test_a_hold_ends_at_its_deadline")
+    assert default.startswith("tests/ec_protocol/test_holds.py::")
     assert table.startswith("tests/ec_protocol/test_holds.py::")
     assert broken == "ZeroDivisionError: division by zero"
     assert endless == "timeout"
