@@ -102,8 +102,7 @@ class Fetch:
         waiters: Request ids that wait.
         attempt: The attempt under way, or None between two.
         next_at: When the next attempt is due, if ``attempt`` is None.
-        tried: Number of attempts made.
-        retries: How many of them ended in another one.
+        retries: How many attempts ended in another one.
     """
 
     mm_hash: str
@@ -114,5 +113,4 @@ class Fetch:
     waiters: set[str] = field(default_factory=set)
     attempt: Attempt | None = None
     next_at: float = 0.0
-    tried: int = 0
     retries: int = 0

@@ -156,7 +156,7 @@ class ConsumerReads(AttemptTable):
             self._settle(attempt, now)
             return
         if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
-            self._learn_incarnation(attempt, ack.incarnation, now)
+            self._learn_incarnation(attempt.peer, ack.incarnation, now)
         self._apply_ack(attempt, ack, now)
 
     def on_bad_frame(self, peer_key: PeerKey, error: RemoteProtocolError, now: float) -> None:
@@ -256,9 +256,7 @@ class ConsumerReads(AttemptTable):
             self._record(attempt, "DmaEnded", now)
             self._commands.append(ForgetRead(attempt_id))
             self._forget(attempt)
-            return
-        entry_id = self._retired.pop(attempt_id, None)
-        if entry_id is not None:
+        elif (entry_id := self._retired.pop(attempt_id, None)) is not None:
             self.tier.reclaim(entry_id)
             self.counters["reclaimed"] += 1
             self._commands.append(ForgetRead(attempt_id))
@@ -269,7 +267,7 @@ class ConsumerReads(AttemptTable):
         if not dot or session != self.session or not number.isascii() or not number.isdigit():
             self.counters["foreign_acks"] += 1
             return None
-        attempt = self._attempts.get(int(number)) if len(number) < 20 else None
+        attempt = self._attempts.get(int(number))
         if attempt is not None and attempt.state != "requested":
             self.counters["duplicate_acks"] += 1
             return None
@@ -284,35 +282,23 @@ class ConsumerReads(AttemptTable):
                 )
             return None
         wrong_attempt = ack.attempt_id is not None and ack.attempt_id != attempt.attempt_id
-        if wrong_attempt or ack.mm_hash != attempt.fetch.mm_hash or attempt.peer.key != peer_key:
+        wrong_name = (ack.session_id, ack.mm_hash) != (attempt.session_id, attempt.fetch.mm_hash)
+        if wrong_attempt or wrong_name or attempt.peer.key != peer_key:
             self.counters["mismatched_acks"] += 1
             return None
         return attempt
 
     def _apply_ack(self, attempt: Attempt, ack: XferAck, now: float) -> None:
-        fetch, peer = attempt.fetch, attempt.peer
         if ack.status == XferStatus.NACK_VERSION and attempt.version == wire.PREFERRED_VERSION:
             # Older than our preference: once more in the version that it may speak.
-            peer.version = wire.FALLBACK_VERSION
+            attempt.peer.version = wire.FALLBACK_VERSION
             self._retry(attempt, now, delay=0.0)
             return
         if ack.status in wire.RETRYABLE_NACKS:
             self._retry(attempt, now, delay=self.timing.retry_interval_s)
             return
-        pieces: tuple[wire.Pieces, wire.Pieces] | None = None
-        device = 0
-        if ack.status == XferStatus.OK:
-            try:
-                size = self.tier.block_size_bytes
-                source, device = wire.source_pieces(ack, fetch.nbytes, size)
-                local = wire.local_pieces(attempt.entry.extents, fetch.nbytes, size)
-                pieces = wire.pair_pieces(local, source)
-                if not ack.agent_metadata:
-                    raise RemoteProtocolError("XferAck: OK without agent metadata")
-            except RemoteProtocolError:
-                self.counters["unusable_acks"] += 1
-                pieces = None
-        if pieces is None:
+        command = self._prepare(attempt, ack) if ack.status == XferStatus.OK else None
+        if command is None:
             self._move(attempt, "ack_refused")
             self.counters["refused"] += 1
             self._record(attempt, "AckRefused", now)
@@ -333,15 +319,28 @@ class ConsumerReads(AttemptTable):
             self._release_grant(attempt)
             self._settle(attempt, now)
             return
-        self._commands.append(
-            PrepareRead(
-                attempt_id=attempt.attempt_id,
-                peer=peer.key,
-                agent_metadata=ack.agent_metadata,
-                incarnation=ack.incarnation,
-                local=pieces[0],
-                remote=pieces[1],
-                device_id=device,
-                notice=wire.notice(attempt.session_id, fetch.mm_hash),
+        self._commands.append(command)
+
+    def _prepare(self, attempt: Attempt, ack: XferAck) -> PrepareRead | None:
+        """What to READ where, or None after counting why the grant is of no use (EC-8.3)."""
+        nbytes, size = attempt.fetch.nbytes, self.tier.block_size_bytes
+        try:
+            if not ack.agent_metadata:
+                raise RemoteProtocolError("XferAck: OK without agent metadata")
+            source, device = wire.source_pieces(ack, nbytes, size)
+            local, remote = wire.pair_pieces(
+                wire.local_pieces(attempt.entry.extents, nbytes, size), source
             )
+        except RemoteProtocolError:
+            self.counters["unusable_acks"] += 1
+            return None
+        return PrepareRead(
+            attempt_id=attempt.attempt_id,
+            peer=attempt.peer.key,
+            agent_metadata=ack.agent_metadata,
+            incarnation=ack.incarnation,
+            local=local,
+            remote=remote,
+            device_id=device,
+            notice=wire.notice(attempt.session_id, attempt.fetch.mm_hash),
         )

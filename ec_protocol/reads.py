@@ -194,7 +194,6 @@ class AttemptTable:
         attempt = Attempt(attempt_id, f"{self.session}.{attempt_id}", fetch, peer, now)
         self._attempts[attempt_id] = attempt
         fetch.attempt = attempt
-        fetch.tried += 1
         peer.attempts.add(attempt_id)
         peer.unanswered.sent(fetch.mm_hash, attempt.session_id)
         peer.last_used = now
@@ -301,7 +300,6 @@ class AttemptTable:
         self.counters["fallbacks"] += len(fetch.waiters)
         for waiter in fetch.waiters:
             self._failed.setdefault(waiter, set()).add(fetch.mm_hash)
-        fetch.waiters.clear()
 
     def _give_up(self, fetch: Fetch, waiter: str) -> None:
         fetch.waiters.discard(waiter)
@@ -311,30 +309,26 @@ class AttemptTable:
         self.counters["fallbacks"] += 1
         self._failed.setdefault(waiter, set()).add(mm_hash)
 
-    def _learn_incarnation(self, attempt: Attempt, incarnation: str, now: float) -> Peer:
-        peer = attempt.peer
+    def _learn_incarnation(self, peer: Peer, incarnation: str, now: float) -> None:
+        """The answer to a request that the peer still has says who it comes from."""
         if not peer.incarnation:
             peer.incarnation = incarnation
-            return peer
+            return
         # Another process answers at the address: what the old one granted is void.
         self.counters["peers_replaced"] += 1
-        peer.attempts.discard(attempt.attempt_id)
         fresh = self.peers.open(peer.key, now)
         fresh.incarnation = incarnation
         fresh.former = (*peer.former, peer.incarnation)[-MAX_FORMER:]
-        fresh.attempts.add(attempt.attempt_id)
-        attempt.peer = fresh
-        self._touch(attempt)
-        # Requests that nobody has answered yet may just as well reach the new process.
+        # It has answered one request, and those that nobody has answered yet may just as
+        # well reach it.
         for attempt_id in list(peer.attempts):
-            other = self._attempts[attempt_id]
-            if other.state == "requested":
+            attempt = self._attempts[attempt_id]
+            if attempt.state == "requested":
                 peer.attempts.discard(attempt_id)
                 fresh.attempts.add(attempt_id)
-                other.peer = fresh
-                self._touch(other)
+                attempt.peer = fresh
+                self._touch(attempt)
         self._peer_down(peer, "replaced", now)
-        return fresh
 
     def _peer_down(self, peer: Peer, event: str, now: float) -> None:
         self.peers.down(peer, event, now)

@@ -135,9 +135,8 @@ class DescriptorsOfTheFirstAck(ConsumerReads):
 class IncarnationIgnored(ConsumerReads):
     """READs of a process that was replaced at its address go on as if nothing were."""
 
-    def _learn_incarnation(self, attempt: Attempt, incarnation: str, now: float) -> Peer:
-        attempt.peer.incarnation = incarnation
-        return attempt.peer
+    def _learn_incarnation(self, peer: Peer, incarnation: str, now: float) -> None:
+        peer.incarnation = incarnation
 
 
 @fault("former-incarnation-believed", "EC-9.2", "F8", part="consumer")
