@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests: how hypothesis runs.
+"""Shared by all tests: how hypothesis runs, and that nodes leave traces.
 
 A failing example prints the blob that reproduces it. ``HYPOTHESIS_PROFILE=thorough``
-looks longer; ``pytest --hypothesis-seed=N`` repeats a run.
+looks longer; ``pytest --hypothesis-seed=N`` repeats a run. Traces: see ``recording``.
 """
 
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import recording
 
 settings.register_profile(
     "ec",
@@ -20,3 +26,27 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("ec"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ec"))
+
+
+@pytest.fixture(scope="session")
+def session_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the traces of this session, one folder in it for each module."""
+    return tmp_path_factory.mktemp("session-traces")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _recorded(request: pytest.FixtureRequest, session_traces: Path) -> Iterator[None]:
+    end = recording.begin(request.path.stem, session_traces, random.Random())
+    yield
+    end()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What checks the traces of a session comes last."""
+    items.sort(key=lambda item: item.path.name == "test_traces_of_this_run.py")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Which modules had a test that ran: those may have left traces."""
+    if report.when == "call" and not report.skipped:
+        recording.ran[Path(report.nodeid.partition("::")[0]).stem] += 1

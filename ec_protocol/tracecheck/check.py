@@ -14,7 +14,7 @@ from typing import Any, Final
 from ec_protocol._files import tla_dir
 from ec_protocol.errors import TraceError
 from ec_protocol.tlc.runner import TlcRunner
-from ec_protocol.tracecheck.load import Record, RecordError, Run, load_run
+from ec_protocol.tracecheck.load import Record, RecordError, Run, load_run, named
 from ec_protocol.tracecheck.merge import merged
 from ec_protocol.tracecheck.mutants import Judge, mutants
 from ec_protocol.tracecheck.replay import Blame, Replayed, Task, Verdict, replay
@@ -96,7 +96,7 @@ class Report:
 
 
 def check(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | Path | Sequence[Path]],
     runner: TlcRunner,
     *,
     wanted: int = 0,
@@ -106,7 +106,8 @@ def check(
     """Check traces, and ``wanted`` mutants of each.
 
     Args:
-        paths: Trace files, and folders with those of the processes of one run.
+        paths: Trace files, and folders with those of the processes of one run; or the
+            files of one run (see ``together``).
         runner: Runs TLC.
         wanted: How many mutants of each accepted trace are to be rejected.
         seed: Which mutants.
@@ -126,7 +127,7 @@ def check(
         try:
             loaded.append((index, load_run(path)))
         except TraceError as exc:
-            done(index, _unreadable(str(path), exc))
+            done(index, _unreadable(named(path), exc))
     for batch in _batches(loaded, _BATCH // 10 if wanted else _BATCH):
         judged = check_runs([run for _, run in batch], runner, wanted, seed)
         for (index, _), report in zip(batch, judged, strict=True):

@@ -100,22 +100,41 @@ class Run:
         return sum(map(len, self.streams))
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path | Sequence[Path]) -> Run:
     """Read a trace file, or all those of a folder as the processes of one run.
+
+    Args:
+        path: A file, a folder, or the files of one run.
 
     Raises:
         RecordError: A damaged line, or a field that no record has; the message names
             file and line.
         TraceError: Nothing to read, no trace, or not one record.
     """
+    files = trace_files(path)
+    return make_run(named(path), [(str(file), read_trace(file)) for file in files])
+
+
+def trace_files(path: str | Path | Sequence[Path]) -> list[Path]:
+    """The files that ``load_run`` reads.
+
+    Raises:
+        TraceError: A folder without traces.
+    """
+    if not isinstance(path, str | Path):
+        return list(path)
     path = Path(path)
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.name.endswith(_SUFFIXES) and p.is_file())
-        if not files:
-            raise TraceError(f"{path}: no trace in this folder ({' or '.join(_SUFFIXES)})")
-    else:
-        files = [path]
-    return make_run(str(path), [(str(file), read_trace(file)) for file in files])
+    if not path.is_dir():
+        return [path]
+    files = sorted(p for p in path.iterdir() if p.name.endswith(_SUFFIXES) and p.is_file())
+    if not files:
+        raise TraceError(f"{path}: no trace in this folder ({' or '.join(_SUFFIXES)})")
+    return files
+
+
+def named(path: str | Path | Sequence[Path]) -> str:
+    """What a run is called: its file, its folder, or all of its files."""
+    return str(path) if isinstance(path, str | Path) else " ".join(map(str, path))
 
 
 def make_run(name: str, sources: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]) -> Run:

@@ -15,6 +15,7 @@ from ec_protocol.holds import HoldTable
 from ec_protocol.producer import ProducerGrants
 from ec_protocol.tier import EncodingTier
 from ec_protocol.timing import Timing
+from tests.recording import played
 
 WIDTH, ELEMENT = 8, 2
 BLOCK = WIDTH * ELEMENT
@@ -67,7 +68,7 @@ class Engine:
     scheduler: ECScheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tier = EncodingTier(self.blocks, BLOCK)
+        self.tier = EncodingTier(self.blocks, BLOCK, played("engine", lambda: self.now))
         holds = HoldTable(self.tier)
         if self.p2p is not None:
             timing = Timing()

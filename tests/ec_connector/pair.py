@@ -13,7 +13,9 @@ from typing import Any
 from ec_connector.config import ECConfig
 from ec_connector.instance import ModelFacts, SchedulerInstance
 from ec_connector.region import SharedRegion
+from ec_protocol.copies import Copy
 from ec_protocol.entry import Entry
+from tests.recording import trace_file
 
 BLOCK = 4096
 FACTS = ModelFacts("test", "model", "bfloat16", 2)
@@ -49,7 +51,10 @@ class Node:
         extra: dict[str, Any] | None = None,
         **instance: Any,
     ) -> None:
-        settings = {"ec_cpu_bytes": blocks * BLOCK, "ec_enable_nixl": True, **(extra or {})}
+        settings = {"ec_cpu_bytes": blocks * BLOCK, "ec_enable_nixl": True}
+        if (trace := trace_file(role)) is not None:
+            settings["ec_trace_file"] = trace
+        settings.update(extra or {})
         config = ECConfig.parse(settings, role)
         if config.side_channel is not None:
             config = dataclasses.replace(config, side_channel=bind)
@@ -72,22 +77,29 @@ class Node:
         assert self.p2p.address is not None
         return self.p2p.address
 
+    def begin_save(self, mm_hash: str, nbytes: int) -> Copy:
+        """Plan a save and hand it to a worker, which takes its time; under the lock."""
+        copies = self.instance.scheduler.copies
+        copy = copies.plan_save(mm_hash, nbytes)
+        assert copy is not None
+        copies.submit(copy)
+        return copy
+
+    def end_save(self, copy: Copy, data: bytes) -> None:
+        """The worker has copied; under the lock."""
+        for extent in copy.entry.extents:
+            view = self.region.view(extent)
+            view[: len(data[: len(view)])] = data[: len(view)]
+            data = data[len(view) :]
+        self.instance.scheduler.copies.report(copy.copy_id, 0, landed=True)
+
     def save(self, mm_hash: str, data: bytes) -> Entry:
         """Put an encoding into the tier as a save that went well."""
-        copies = self.instance.scheduler.copies
         with self.lock:
-            copy = copies.plan_save(mm_hash, len(data))
-            assert copy is not None
-            copies.submit(copy)
-            entry = copy.entry
-            rest = data
-            for extent in entry.extents:
-                view = self.region.view(extent)
-                view[: len(rest[: len(view)])] = rest[: len(view)]
-                rest = rest[len(view) :]
-            copies.report(copy.copy_id, 0, landed=True)
+            copy = self.begin_save(mm_hash, len(data))
+            self.end_save(copy, data)
         self.p2p.wake()
-        return entry
+        return copy.entry
 
     def bytes_of(self, mm_hash: str) -> bytes:
         """What the region holds for an encoding; it must be servable."""

@@ -223,10 +223,7 @@ def test_a_queue_that_is_full_drops_counts_and_tells(places, start):
         listener.until(lambda: bool(listener.updates), "a sign of life")
         with node.lock:  # the pump cannot take anything meanwhile
             for number in range(5):
-                entry = node.tier.alloc(f"h{number}", BLOCK)
-                assert entry is not None
-                node.tier.begin_write(entry, ("save", entry.entry_id))
-                node.tier.write_landed(entry, ("save", entry.entry_id))
+                node.end_save(node.begin_save(f"h{number}", BLOCK), b"")
         node.p2p.wake()
         listener.hear(("stored", "h0"), ("stored", "h1"), ("dropped", ""))
         assert "h2" not in dict(listener.told()).values()

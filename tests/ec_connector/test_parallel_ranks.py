@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.ec_connector.region_driver import names_in
 from tests.harness.content import BLOCK, ELEMENT, Request, request
 from tests.harness.engine import engine
 from tests.harness.ranks import Place, RankProcess, StepResult
+from tests.recording import played
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -39,7 +41,7 @@ class Instance:
     ) -> None:
         name = name or f"par-{secrets.token_hex(4)}"
         self.place = Place(name, dp_rank, blocks, str(folder))
-        self.tier = EncodingTier(blocks, BLOCK)
+        self.tier = EncodingTier(blocks, BLOCK, played("engine", time.monotonic))
         self.scheduler = ECScheduler(
             self.tier,
             role="ec_both",

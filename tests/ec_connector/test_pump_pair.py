@@ -57,16 +57,11 @@ def test_bytes_arrive_and_the_grant_is_released(
 
 def test_source_and_destination_in_several_pieces(producer: Node, consumer: Node) -> None:
     for node in (producer, consumer):
-        for index in range(16):
-            node.save(f"f{index}", os.urandom(4 * BLOCK))
-        with node.lock:  # every second one goes: holes of four blocks
-            for index in range(0, 16, 2) if node is producer else range(1, 16, 2):
-                entry = node.tier.get(f"f{index}")
-                assert entry is not None
-                node.tier._move(entry, "evict")
-                node.tier._evictable_blocks -= entry.num_blocks
-                node.tier._release(entry, node.tier._live)
-                entry.queued = True
+        with node.lock:  # every second one lands first and is evicted first: holes of four blocks
+            saves = [node.begin_save(f"f{index}", 4 * BLOCK) for index in range(16)]
+            parity = 0 if node is producer else 1
+            for save in saves[parity::2] + saves[1 - parity :: 2]:
+                node.end_save(save, os.urandom(4 * BLOCK))
     data = os.urandom(7 * BLOCK + 11)
     assert len(producer.save("a", data).extents) == 2
     assert consumer.fetch("a", producer.address, len(data)) == "ready"
@@ -92,18 +87,15 @@ def test_many_encodings_and_both_roles_at_once() -> None:
 def test_a_save_that_lands_later_costs_latency_only(producer: Node, consumer: Node) -> None:
     data = os.urandom(2 * BLOCK)
     with producer.lock:
-        entry = producer.tier.alloc("a", len(data))
-        assert entry is not None
-        producer.tier.begin_write(entry, ("save", 1))
+        save = producer.begin_save("a", len(data))
     assert consumer.ask("a", producer.address, len(data)) == "pending"
     wait_for(lambda: consumer.counters().get("retries", 0) >= 2, "retries")
     with consumer.lock:
         destination = consumer.tier.get("a")
         assert destination is not None
         extents = destination.extents
-    producer.region.view(entry.extents[0])[: len(data)] = data
     with producer.lock:
-        producer.tier.write_landed(entry, ("save", 1))
+        producer.end_save(save, data)
     assert consumer.fetch("a", producer.address, len(data)) == "ready"
     assert consumer.bytes_of("a") == data
     with consumer.lock:
@@ -369,9 +361,7 @@ def test_a_read_that_cannot_be_posted_is_quarantined_until_its_endpoint_is_gone(
 
 def test_stop_in_the_middle_of_a_fetch(producer: Node) -> None:
     with producer.lock:
-        entry = producer.tier.alloc("a", BLOCK)
-        assert entry is not None
-        producer.tier.begin_write(entry, ("save", 1))
+        producer.begin_save("a", BLOCK)
     node = Node("ec_consumer")
     assert node.ask("a", producer.address, BLOCK) == "pending"
     wait_for(lambda: node.counters().get("retries", 0) >= 1, "an answer")

@@ -33,6 +33,7 @@ from ec_protocol.trace import Trace
 from tests.harness.content import BLOCK, DTYPE, ELEMENT, WIDTH, Request, expected, same
 from tests.harness.device import GARBAGE, Device, DeviceEngine, Op
 from tests.harness.host import Host, Step
+from tests.recording import played, recorded
 
 Kind = Literal["device", "cpu"]
 
@@ -151,6 +152,7 @@ class Engine:
         # Peers with threads of their own need a clock that runs; `now` moves it further.
         self.clock: Callable[[], float] = lambda: self.now
         self.region = self.open_region()
+        self.is_real = getattr(p2p, "is_real", False)
         self.tier = EncodingTier(blocks, BLOCK, self.trace())
         self.holds = HoldTable(self.tier)
         if p2p is not None:
@@ -177,8 +179,8 @@ class Engine:
         self.flight: deque[Step] = deque()
 
     def trace(self) -> Trace | None:
-        """Where the engine's actions are recorded: nowhere, unless a test replaces this."""
-        return None
+        """Where the engine's actions are recorded."""
+        return (recorded if self.is_real else played)("engine", lambda: self.clock())
 
     def open_region(self) -> SharedRegion:
         return SharedRegion.open(

@@ -24,6 +24,9 @@ class RealPeers:
         extra: More of ``ec_connector_extra_config``.
     """
 
+    #: Its engine speaks with others: their traces belong together.
+    is_real = True
+
     def __init__(self, port: int = 0, facts: ModelFacts = FACTS, **extra: Any) -> None:
         self._port = port
         self._facts = facts

@@ -152,17 +152,13 @@ def test_a_save_that_has_not_landed_is_asked_for_again(builtin, ours):
     node = ours()
     name = fresh()
     with node.lock:
-        entry = node.tier.alloc(name, NBYTES)
-        assert entry is not None
-        node.tier.begin_write(entry, ("save", 1))
+        save = node.begin_save(name, NBYTES)
     asked = Asked(builtin, name, announced(node, name))
     count(node, "nack_not_ready", 3)
     assert not asked.state["admitted"]
     data = random.Random(name).randbytes(NBYTES)
     with node.lock:
-        for extent in entry.extents:
-            node.region.view(extent)[:] = data
-        node.tier.write_landed(entry, ("save", 1))
+        node.end_save(save, data)
     assert bytes.fromhex(asked.admitted()["bytes"]) == data
 
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every node that a test runs leaves a trace, which TLC checks when all tests are over.
+
+``tests/conftest.py`` makes a folder for the session and in it one for each module; the
+environment names it, so that child processes find it too. ``trace_file`` is for nodes
+that run for real: which of them belong to one run is found out from who spoke with
+whom. ``played`` is for a node whose world the test plays: a run of its own.
+``tests/test_traces_of_this_run.py`` checks what was left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ec_protocol.trace import NdjsonSink, Trace
+
+#: Names the folder of the module whose tests run now.
+VARIABLE = "EC_TEST_TRACES"
+#: Of the nodes that a module's tests play, so many leave a trace: random tests make thousands.
+SAMPLE = 40
+
+#: Seconds of a node's clock after which a played trace ends: some tests let it leap.
+LONGEST_S = 100_000.0
+
+#: Tests that ran, by module.
+ran: Counter[str] = Counter()
+
+_numbers = itertools.count(1)
+
+
+def folder() -> Path | None:
+    """Where the tests that run now leave traces; None outside of a session."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else None
+
+
+def trace_file(name: str) -> str | None:
+    """A new file for a node that runs for real, to be given as ``ec_trace_file``."""
+    where = folder()
+    if where is None:
+        return None
+    return str(where / f"{name}-{os.getpid()}-{next(_numbers)}.ndjson")
+
+
+def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
+    """A trace for a node that runs for real, where no ``SchedulerInstance`` makes one."""
+    path = trace_file(name)
+    return Trace(name, clock, NdjsonSink(path)) if path is not None else None
+
+
+class Sample:
+    """Traces of played nodes: a choice of them, each as likely as any other.
+
+    Args:
+        where: Folder of the module.
+        chance: Chooses.
+    """
+
+    def __init__(self, where: Path, chance: random.Random) -> None:
+        self._where = where
+        self._chance = chance
+        self._seen = 0
+        self._kept: list[NdjsonSink] = []
+
+    def next(self) -> NdjsonSink | None:
+        """A file for the node that is made now; None if it is not chosen."""
+        self._seen += 1
+        if len(self._kept) < SAMPLE:
+            place = len(self._kept)
+        else:
+            place = self._chance.randrange(self._seen)
+            if place >= SAMPLE:
+                return None
+            gone = self._kept.pop(place)
+            gone.close()
+            gone.path.unlink()
+        played = self._where / "played"
+        played.mkdir(exist_ok=True)
+        sink = NdjsonSink(played / f"{self._seen:05}.ndjson")
+        self._kept.insert(place, sink)
+        return sink
+
+    def close(self) -> None:
+        """No more records."""
+        for sink in self._kept:
+            sink.close()
+
+
+#: Of the module whose tests run now.
+current: Sample | None = None
+
+
+def played(name: str, clock: Callable[[], float]) -> Trace | None:
+    """A trace for a node whose messages, and whose time, the test plays."""
+    sink = current.next() if current is not None else None
+    if sink is None:
+        return None
+    first: list[float] = []
+
+    def write(record: Mapping[str, Any]) -> None:
+        if not first:
+            first.append(record["t"])
+        if record["t"] > first[0] + LONGEST_S:
+            sink.close()
+        sink(record)
+
+    return Trace(name, clock, write)
+
+
+def begin(module: str, session: Path, chance: random.Random) -> Callable[[], Any]:
+    """Record what the tests of a module do; returns what ends that."""
+    global current
+    where = session / module
+    where.mkdir(exist_ok=True)
+    before = os.environ.get(VARIABLE), current
+    os.environ[VARIABLE] = str(where)
+    sample = current = Sample(where, chance)
+
+    def end() -> None:
+        global current
+        sample.close()
+        named, current = before
+        if named is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = named
+
+    return end
