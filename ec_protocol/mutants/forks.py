@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: The core's own tests: no sockets, no sleeping, no random traffic, and none that
 #: compares the tables with what was made of them.
 TEST_FILES: Final = (
+    "test_timing.py",
     "test_tier.py",
     "test_tier_check.py",
     "test_tier_tells.py",
@@ -42,6 +43,8 @@ TEST_FILES: Final = (
     "test_consumer_peers.py",
     "test_consumer_reads.py",
     "test_consumer_unnamed.py",
+    "test_consumer_waiters.py",
+    "test_consumer_records.py",
     "test_extents.py",
     "test_timing.py",
     "test_actions.py",

@@ -319,6 +319,23 @@ def test_a_stale_ok_releases_its_grant(world: World) -> None:
 
 
 @pytest.mark.clause("EC-5.6")
+@pytest.mark.parametrize("changes", [{"agent_metadata": b""}, {"status": 1}])
+def test_a_stale_ack_without_a_grant_is_only_counted(world: World, changes: dict[str, Any]) -> None:
+    """An OK that does not say whose grant it is, and a refusal that says too much."""
+    ack = answer(world, **changes)
+    world.tick(world.timing.ack_timeout_s)
+    assert receive(world, ack) == []
+    assert world.reads.counters["stale_acks"] == 1
+
+
+@pytest.mark.clause("EC-5.11")
+def test_a_refusal_has_no_grant_to_release(world: World) -> None:
+    """Whatever else it carries."""
+    assert receive(world, answer(world, status=1)) == []
+    assert world.fetch("h", N) == "failed"
+
+
+@pytest.mark.clause("EC-5.6")
 @pytest.mark.parametrize("posted", [False, True])
 def test_the_same_ack_again_does_nothing(world: World, posted: bool) -> None:
     ack = answer(world)
@@ -338,6 +355,7 @@ def test_the_same_ack_again_does_nothing(world: World, posted: bool) -> None:
         ({"mm_hash": "other"}, PRODUCER),
         ({"attempt_id": 2}, PRODUCER),
         ({"attempt_id": 0}, PRODUCER),
+        ({"session_id": "c1.01"}, PRODUCER),
         ({}, ("elsewhere", 1)),
     ],
 )

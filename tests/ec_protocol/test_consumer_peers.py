@@ -10,7 +10,7 @@ import pytest
 
 from ec_protocol import wire
 from ec_protocol.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
-from ec_protocol.reads import IDLE_TTLS, MAX_PEERS
+from ec_protocol.reads import IDLE_TTLS, MAX_FORMER, MAX_PEERS
 from ec_protocol.timing import Timing
 from ec_protocol.wire import XferAck
 from tests.ec_protocol.test_consumer import N, granted, reading, state_of
@@ -64,6 +64,27 @@ def test_the_loss_of_a_peer_nobody_knows_is_nothing(world: World) -> None:
     world.reads.peer_heard(("nobody", 1), world.now)
     assert world.pump() == []
     assert world.reads.counters["peers_lost"] == 0
+
+
+@pytest.mark.clause("EC-9.5")
+def test_losses_are_forgotten_when_nobody_asks_for_those_addresses_again(world: World) -> None:
+    """As in a fleet whose producers come and go, each with an address of its own."""
+    for number in range(50):
+        peer = (f"host-{number}", 5601)
+        world.reads.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
+        world.reads.peer_lost(peer, world.now)
+        world.reads.leave(f"r{number}", world.now)
+    assert len(world.reads.peers._lost_at) == 50
+    world.tick(world.timing.heartbeat_timeout_s)
+    assert world.reads.peers._lost_at == {}
+
+
+def test_any_traffic_makes_a_connection_live(world: World) -> None:
+    world.fetch("h", N)
+    (peer,) = world.reads.peers.all()
+    assert peer.state == "connecting"
+    world.reads.peer_heard(PRODUCER, world.now)
+    assert peer.state == "live"
 
 
 @pytest.mark.clause("EC-5.9")
@@ -176,6 +197,47 @@ def test_a_late_ack_of_a_process_that_was_replaced_does_not_replace_its_successo
     world.finish(attempt)
     assert state_of(world, "b") == "pinned"
     world.check()
+
+
+@pytest.mark.clause("EC-9.1")
+@pytest.mark.clause("EC-9.2")
+def test_the_loss_of_the_new_process_ends_what_it_was_asked(world: World) -> None:
+    """Requests that were sent to the old one and that it took over, answered or not."""
+    for name in ("a", "b", "c"):
+        world.fetch(name, N)
+    world.pump()
+    first, second, _ = world.requests
+    world.requests = [first]
+    world.exchange()
+    world.restart_producer()
+    world.producer.save("b", N)
+    world.requests = [second]
+    world.exchange()
+    assert world.reads.counters["peers_replaced"] == 1
+    (peer,) = world.reads.peers.all()
+    assert (peer.incarnation, peer.attempts) == (world.producer.grants.incarnation, {2, 3})
+    world.reads.peer_lost(PRODUCER, world.now)
+    assert [world.fetch(name, N) for name in "abc"] == ["failed"] * 3
+    assert (world.reads.idle, world.reads.peers.all()) == (True, [])
+    assert world.tier.free_blocks == 16
+    world.check()
+
+
+@pytest.mark.clause("EC-9.5")
+def test_of_many_processes_at_one_address_the_last_few_are_remembered(world: World) -> None:
+    """Each answers late once more: only those that are remembered are told apart."""
+    names = [f"n{i}" for i in range(2 * MAX_FORMER)]
+    for name in (*names, "late"):
+        world.fetch(name, 1, name)
+    world.pump()
+    world.requests.clear()
+    for i, name in enumerate(names):
+        ack = XferAck(name, 1, f"c1.{i + 1}", incarnation=name)
+        world.reads.on_ack(PRODUCER, ack, world.now)
+    peer = world.reads.peers.current(PRODUCER)
+    assert peer is not None
+    assert peer.incarnation == names[-1]
+    assert peer.former == tuple(names[-1 - MAX_FORMER : -1])
 
 
 def test_several_restarts_in_a_row(world: World) -> None:
@@ -303,6 +365,38 @@ def test_a_connection_that_nobody_uses_is_closed(world: World) -> None:
     # Closed by us, not lost: the next request opens it again at once.
     assert world.fetch("other", N) == "pending"
     assert [type(c) for c in world.pump()] == [OpenPeer, SendReq]
+
+
+@pytest.mark.clause("EC-9.5")
+def test_a_connection_is_idle_from_its_last_request_on(world: World) -> None:
+    idle = IDLE_TTLS * world.timing.heartbeat_ttl_s
+    world.fetch("a", N, "r1")
+    world.exchange()
+    world.advance(idle - 1.0)
+    world.fetch("b", N, "r2")
+    world.exchange()
+    world.tick(1.0)
+    assert ClosePeer(PRODUCER) not in world.commands
+    world.tick(idle - 1.0)
+    assert ClosePeer(PRODUCER) in world.commands
+
+
+def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> None:
+    """With a READ in quarantine for longer than a connection may be idle: no spinning."""
+    world = World(timing=Timing(quarantine_s=100.0))
+    attempt = reading(world)
+    world.reads.read_error(attempt, "x", world.now)
+    world.reads.leave("request-1", world.now)
+    woken = []
+    while (due := world.reads.next_deadline()) is not None:
+        assert due > world.now
+        world.now = due
+        world.tick()
+        woken.append(due - START)
+    idle = IDLE_TTLS * world.timing.heartbeat_ttl_s
+    assert idle < 100.0
+    assert woken == [100.0], "retired, and with it the connection is closed"
+    assert world.reads.peers.all() == []
 
 
 def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
