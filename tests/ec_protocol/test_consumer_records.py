@@ -80,7 +80,7 @@ def test_requests_that_another_process_takes_over_are_told_at_once(world: Watche
     world.restart_producer()
     world.requests = [second]
     world.exchange()
-    (down,) = [r for r in world.of("PeerDown")]
+    (down,) = world.of("PeerDown")
     assert down["fired"][0]["event"] == "replaced"
     assert {k: v["attempts"] for k, v in down["vars"].items() if k.startswith("peer:")} == {
         "peer:1": [],
