@@ -115,6 +115,26 @@ def test_beyond_the_bound_an_older_one_is_found_never_a_younger_one():
     assert unanswered.take_oldest("h") == "next"
 
 
+@pytest.mark.clause("EC-9.5")
+def test_of_names_that_have_their_answers_nothing_is_kept():
+    """A connection lives for days and carries a name only once."""
+    unanswered = Unanswered()
+    for number in range(1000):
+        for session in ("lost", "answered", "refused"):
+            unanswered.sent(f"h{number}", f"{session}-{number}")
+        unanswered.answered(f"h{number}", f"answered-{number}")
+        assert unanswered.take_oldest(f"h{number}") == f"refused-{number}"
+    assert (unanswered._by_hash, unanswered._size) == ({}, 0)
+
+
+def test_a_named_answer_leaves_the_younger_ones_waiting():
+    unanswered = Unanswered()
+    for session in ("1", "2", "3", "4"):
+        unanswered.sent("h", session)
+    unanswered.answered("h", "2")
+    assert [unanswered.take_oldest("h") for _ in range(3)] == ["3", "4", ""]
+
+
 def test_names_do_not_mix():
     unanswered = Unanswered()
     unanswered.sent("a", "1")
