@@ -360,15 +360,23 @@ class Ours(HostSide):
 
     def answer(self, *, now: float, peer: list[Json], frames: list[str]) -> Result:
         """See ``Adapter.answer``."""
-        io = self._io()
-        io.client.inbox.append(Arrived((peer[0], peer[1]), [bytes.fromhex(f) for f in frames]))
+        self._io().network.deliver((peer[0], peer[1]), [bytes.fromhex(f) for f in frames])
         self._at(now)
         return {}
 
     def peer(self, *, now: float, peer: list[Json], up: bool) -> Result:
         """See ``Adapter.peer``."""
-        self._io().client.events.append(((peer[0], peer[1]), up))
-        self._at(now)
+        self.now = now
+        network = self._io().network
+        (network.heard if up else network.lost)((peer[0], peer[1]))
+        self._turn()
+        return {}
+
+    def silent(self, *, now: float, peer: list[Json]) -> Result:
+        """See ``Adapter.silent``."""
+        self.now = now
+        self._io().network.falls_silent((peer[0], peer[1]))
+        self._turn()
         return {}
 
     # ----------------------------------------------------------------------- data

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
+from ec_connector.conformance.sockets import SimulatedNetwork
 from ec_connector.control import Arrived, ControlClient, ControlServer
 from ec_connector.data.base import (
     DataPlaneError,
@@ -25,7 +26,6 @@ from ec_connector.events.publisher import EventPublisher
 from ec_connector.pump_io import PumpIO
 from ec_connector.pump_serve import Serving
 from ec_connector.pump_stats import PumpStats
-from ec_protocol.commands import PeerKey
 from ec_protocol.consumer import ConsumerReads
 from ec_protocol.holds import HoldTable
 from ec_protocol.producer import ProducerGrants
@@ -53,49 +53,6 @@ class SimulatedServer:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-class SimulatedClient:
-    """DEALERs without sockets."""
-
-    def __init__(self, emit: Emit) -> None:
-        self.inbox: list[Arrived] = []
-        self.events: list[tuple[PeerKey, bool]] = []
-        self._emit = emit
-        self._open: set[PeerKey] = set()
-
-    def open(self, peer: PeerKey, now: float) -> None:
-        """Connect."""
-        self._open.add(peer)
-        self._emit("connect", peer=list(peer))
-
-    def send(self, peer: PeerKey, payload: bytes) -> bool:
-        """Send a request."""
-        if peer not in self._open:
-            return False
-        self._emit("frames", to=list(peer), frames=["", payload.hex()])
-        return True
-
-    def receive(self) -> list[Arrived]:
-        """What has come over connections that are open."""
-        arrived, self.inbox = self.inbox, []
-        return [item for item in arrived if item.source in self._open]
-
-    def changes(self, now: float) -> list[tuple[PeerKey, bool]]:
-        """Connections made and lost."""
-        events, self.events = self.events, []
-        return [(peer, up) for peer, up in events if peer in self._open]
-
-    def close(self, peer: PeerKey) -> None:
-        """Drop a connection."""
-        if peer in self._open:
-            self._open.discard(peer)
-            self._emit("close", peer=list(peer))
-
-    def close_all(self) -> None:
-        """Drop every connection."""
-        for peer in list(self._open):
-            self.close(peer)
 
 
 class SimulatedOffer(DataPlaneServer):
@@ -279,7 +236,7 @@ class SimulatedIO(PumpIO):
         events: EventPublisher | None = None,
     ) -> None:
         self.server = SimulatedServer(emit)
-        self.client = SimulatedClient(emit)
+        self.network = SimulatedNetwork(emit, clock)
         self.offer = SimulatedOffer(agent)
         self.reader = SimulatedReader(emit, delay)
         super().__init__(
@@ -309,7 +266,7 @@ class SimulatedIO(PumpIO):
                 stats=self.stats,
             )
         if self._consumer is not None:
-            self._client = cast(ControlClient, self.client)
+            self._client = ControlClient(cast(Any, self.network), self._timing)
             self._reader = self.reader
 
     def say_goodbye(self) -> None:

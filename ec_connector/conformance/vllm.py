@@ -26,8 +26,6 @@ from typing import Any, Final
 from ec_connector.conformance.vllm_device import Rank
 from ec_connector.conformance.vllm_host import BuiltinHost
 from ec_protocol.conformance.adapter import Json, Result, Unsupported
-from ec_protocol.errors import ECError
-from ec_protocol.timing import Timing
 
 if importlib.util.find_spec("vllm") is None:
     raise ImportError("vLLM is not installed: run this with the Python of .venv-e2e (make e2e)")
@@ -75,7 +73,7 @@ class Builtin(BuiltinHost):
         if settings["compat"]["vllm_version"] != self._modules["version"].__version__:
             raise Unsupported("a compatibility hash of another version of vLLM")
         self._stage.dtype = settings["compat"]["dtype"]
-        timers = self._timers(settings["timers"])
+        timers = self._timers(settings["timers"], shipped=self.shipped)
         extra = {
             "ec_cpu_bytes": settings["blocks"] * self._block_size,
             "ec_enable_nixl": self._p2p,
@@ -96,29 +94,6 @@ class Builtin(BuiltinHost):
             "timers": {k: v for k, v in timers.items() if v != settings["timers"][k]},
         }
 
-    def _timers(self, wanted: Mapping[str, float]) -> dict[str, float]:
-        """The timers that it will have.
-
-        Raises:
-            Unsupported: The kit wants to see a combination refused that it cannot be given.
-        """
-        session, control = self._modules["session"], self._modules["control"]
-        timers = {
-            **wanted,
-            "lease_s": session.PRODUCER_PIN_LEASE_S,
-            "read_timeout_s": session._CONSUMER_READ_TIMEOUT_S,
-            "quarantine_s": session._CONSUMER_QUARANTINE_TIMEOUT_S,
-            "fetch_budget_s": self._modules["scheduler"]._ADMIT_DEFER_TIMEOUT_S,
-            "heartbeat_interval_s": control._HEARTBEAT_IVL_MS / 1000,
-            "heartbeat_timeout_s": control._HEARTBEAT_TIMEOUT_MS / 1000,
-            "heartbeat_ttl_s": control._HEARTBEAT_TTL_MS / 1000,
-        }
-        if self.shipped:
-            timers["ack_timeout_s"] = session.PRODUCER_PIN_LEASE_S
-        if _refused(wanted) and not _refused(timers):
-            raise Unsupported("timers that are constants of its modules")
-        return timers
-
     def tick(self, *, now: float) -> Result:
         """See ``Adapter.tick``."""
         self._at(now)
@@ -135,6 +110,7 @@ class Builtin(BuiltinHost):
     def available(self, *, now: float, request: Result) -> Result:
         """See ``Adapter.available``."""
         self._at(now)
+        self._whole_blocks(request)
         host = self._request(request)
         ready = bool(self._connector.ensure_cache_available(host, 0))
         self._take_failed()
@@ -143,6 +119,19 @@ class Builtin(BuiltinHost):
         else:
             self._deferred.pop(host.request_id, None)
         return {"ready": ready}
+
+    def _whole_blocks(self, request: Result) -> None:
+        """Its announcements count whole blocks, and it falls back from any other.
+
+        Raises:
+            Unsupported: An encoding is announced whose last block is used in part.
+        """
+        params = request["params"] if isinstance(request["params"], dict) else {}
+        for item in request["items"]:
+            row = params.get(item["hash"])
+            announced = row.get("size_bytes") if isinstance(row, dict) else None
+            if announced == item["bytes"] and announced % self._block_size:
+                raise Unsupported("an announcement of less than whole blocks")
 
     def has(self, *, now: float, request: Result, item: int) -> Result:
         """See ``Adapter.has``."""
@@ -296,6 +285,7 @@ class Builtin(BuiltinHost):
         """See ``Adapter.answer``."""
         dealer = self._stage.dealers.get((peer[0], peer[1]))
         if dealer is not None:
+            dealer.silent(None)
             dealer.inbox.append([bytes.fromhex(frame) for frame in frames])
         self._at(now)
         return {}
@@ -303,8 +293,17 @@ class Builtin(BuiltinHost):
     def peer(self, *, now: float, peer: list[Json], up: bool) -> Result:
         """See ``Adapter.peer``. It does not watch connections being made."""
         dealer = self._stage.dealers.get((peer[0], peer[1]))
-        if dealer is not None and not up:
-            dealer.disconnects += 1
+        if dealer is not None:
+            dealer.silent(None)
+            dealer.disconnects += not up
+        self._at(now)
+        return {}
+
+    def silent(self, *, now: float, peer: list[Json]) -> Result:
+        """See ``Adapter.silent``. A connection that is not made yet tells it nothing either."""
+        dealer = self._stage.dealers.get((peer[0], peer[1]))
+        if dealer is not None:
+            dealer.silent(now)
         self._at(now)
         return {}
 
@@ -403,15 +402,6 @@ class Builtin(BuiltinHost):
 
 def _text_request() -> Any:
     return SimpleNamespace(request_id="text", mm_features=[], ec_transfer_params=None)
-
-
-def _refused(timers: Mapping[str, float]) -> bool:
-    """Whether some inequality of ``timing.toml`` is broken."""
-    try:
-        Timing(**timers)
-    except ECError:
-        return True
-    return False
 
 
 class Shipped(Builtin):

@@ -16,10 +16,26 @@ from ec_connector.conformance import vllm_stage as stage
 from ec_connector.conformance.vllm_device import Rank
 from ec_connector.conformance.vllm_region import Regions
 from ec_protocol.conformance.adapter import Adapter, Json, Result, Unsupported
+from ec_protocol.errors import ECError
+from ec_protocol.timing import Timing, timer_specs
 
 #: Largest region that a case of configuration may really make, bytes.
 _LARGEST: Final = 64 << 20
+#: Settings of this protocol's implementations that it does not have and cannot judge.
+_NOT_ITS_OWN: Final = frozenset(
+    {spec.key for spec in timer_specs().values() if spec.key != "consumer_ack_timeout_s"}
+    | {"ec_peer_quota", "ec_grant_quota", "ec_hold_quota", "ec_nixl_backends"}
+)
 _numbers = itertools.count(1)
+
+
+def _refused(timers: Mapping[str, float]) -> bool:
+    """Whether some inequality of ``timing.toml`` is broken."""
+    try:
+        Timing(**timers)
+    except ECError:
+        return True
+    return False
 
 
 class BuiltinHost(Adapter):
@@ -81,6 +97,32 @@ class BuiltinHost(Adapter):
             self._region.cleanup()
             self._region = None
 
+    def _timers(self, wanted: Mapping[str, float], *, shipped: bool) -> dict[str, float]:
+        """The timers that it will have.
+
+        Args:
+            wanted: What the kit would like.
+            shipped: Whether the one that can be set stays as it ships.
+
+        Raises:
+            Unsupported: The kit wants to see a combination refused that it cannot be given.
+        """
+        session, control = self._modules["session"], self._modules["control"]
+        own = {
+            "ack_timeout_s": session.PRODUCER_PIN_LEASE_S if shipped else wanted["ack_timeout_s"],
+            "lease_s": session.PRODUCER_PIN_LEASE_S,
+            "read_timeout_s": session._CONSUMER_READ_TIMEOUT_S,
+            "quarantine_s": session._CONSUMER_QUARANTINE_TIMEOUT_S,
+            "fetch_budget_s": self._modules["scheduler"]._ADMIT_DEFER_TIMEOUT_S,
+            "heartbeat_interval_s": control._HEARTBEAT_IVL_MS / 1000,
+            "heartbeat_timeout_s": control._HEARTBEAT_TIMEOUT_MS / 1000,
+            "heartbeat_ttl_s": control._HEARTBEAT_TTL_MS / 1000,
+        }
+        defaults = {name: spec.default for name, spec in timer_specs().items()}
+        if _refused(wanted) and not _refused({**defaults, **own}):
+            raise Unsupported("timers that it does not have, or not as settings")
+        return {**wanted, **own}
+
     # --------------------------------------------------------------------- memory
     def peek(self, *, now: float, offset: int, size: int) -> Result:
         """See ``Adapter.peek``."""
@@ -98,6 +140,8 @@ class BuiltinHost(Adapter):
     def config(self, *, now: float, settings: Mapping[str, Json]) -> Result:
         """See ``Adapter.config``: an instance is started with it, and stopped."""
         self._enter(now)
+        if lacking := sorted(_NOT_ITS_OWN & set(settings)):
+            raise Unsupported(f"settings that it does not have: {', '.join(lacking)}")
         size = settings.get("ec_cpu_bytes")
         if isinstance(size, int) and size > _LARGEST:
             raise Unsupported("a region that would really be made, of that size")

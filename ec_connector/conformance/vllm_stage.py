@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
+from ec_connector.conformance.sockets import lost_at
+
 #: Addresses of the kit's nodes.
 _PLAIN: Final = re.compile(r"tcp://[a-z0-9.-]+\.example:[1-9]\d{3}")
 #: Below this nobody has registered memory: neither the kit's peers nor a process.
@@ -90,6 +92,10 @@ class SimSocket:
         self.disconnects = 0
         self._stage = stage
         self._peer = peer
+        #: Options in force: those that were set when it connected, which is now.
+        self._in_force: dict[int, int] = {}
+        self._connected = stage.now
+        self._silent: float | None = None
 
     def send_multipart(self, frames: list[bytes], *_: Any, **__: Any) -> None:
         """Hand frames to the kit; a ROUTER's first one says whom they are for."""
@@ -108,7 +114,19 @@ class SimSocket:
         return self.inbox.popleft()
 
     def setsockopt(self, *_: Any) -> None:
-        """Nothing to set."""
+        """Too late for the connection that there is: libzmq uses it for the next one."""
+
+    def silent(self, since: float | None) -> None:
+        """Nothing comes from the peer since then; None: it gave a sign of life."""
+        self._silent = since
+
+    def look_at_the_clock(self) -> None:
+        """End the connection if its heartbeats have."""
+        if self._silent is not None:
+            end = lost_at(self._in_force, self._connected, self._silent)
+            if self._stage.now >= end - 1e-9:
+                self._silent = None
+                self.disconnects += 1
 
     def monitor(self, address: str, events: int) -> None:
         """The monitor connects by this address; see ``SimContext.socket``."""
@@ -176,6 +194,8 @@ def _check_address(path: str) -> None:
 def _recv_monitor(monitor: _Monitor, flags: int = 0) -> dict[str, Any]:
     import zmq
 
+    if monitor.watched is not None:
+        monitor.watched.look_at_the_clock()
     if monitor.watched is None or not monitor.watched.disconnects:
         raise zmq.Again
     monitor.watched.disconnects -= 1

@@ -198,6 +198,17 @@ class Adapter:
         """The connection to a peer was made, or is lost."""
         raise Unsupported("peer")
 
+    def silent(self, *, now: float, peer: list[Json]) -> Result:
+        """From now on nothing comes from a peer: no answer, no heartbeat, no handshake.
+
+        Its host is unplugged, or its process stands still. Nobody says that the connection is
+        lost: to find that out in time is the implementation's own affair. ``peer`` with ``up``
+        or an ``answer`` ends the silence. An implementation that leaves heartbeats to a library
+        which does not run under the kit either plays the library (ours does), with the settings
+        that it gives it, or does not support this.
+        """
+        raise Unsupported("silent")
+
     # ----------------------------------------------------------------------- data
     def notice(self, *, now: float, notice: str) -> Result:
         """A completion notice reaches the producer over the data plane."""
@@ -262,6 +273,7 @@ OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "request": ("identity", "frames"),
     "answer": ("peer", "frames"),
     "peer": ("peer", "up"),
+    "silent": ("peer",),
     "notice": ("notice",),
     "data": ("read", "event"),
     "prepare_takes": ("seconds",),

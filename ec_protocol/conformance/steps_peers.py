@@ -114,9 +114,9 @@ class Pull(Step):
 
 
 class PeerEvent(Step):
-    """The node's control plane makes or loses the connection to a peer."""
+    """The node's control plane makes or loses the connection to a peer, or hears nothing."""
 
-    peer: Literal["heard", "lost"]
+    peer: Literal["heard", "lost", "silent"]
     at: str
     of: str
 
