@@ -14,6 +14,7 @@ from typing import Any
 from ec_connector.conformance.faulty import (  # noqa: F401 - they register themselves
     asking,
     consumer,
+    control,
     producer,
     scheduler,
     tier,

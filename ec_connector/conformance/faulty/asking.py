@@ -142,6 +142,20 @@ class _Timers(ConsumerReads):
         super().__init__(tier, **args)
 
 
+@fault("pauses-do-not-grow", "EC-5.8", part="consumer")
+class PausesDoNotGrow(_Timers):
+    """However often a producer has said NACK_NOT_READY, it is asked again as soon."""
+
+    timers = {"retry_max_interval_s": 0.0}  # noqa: RUF012
+
+
+@fault("pauses-grow-without-bound", "EC-5.8", part="consumer")
+class PausesGrowWithoutBound(_Timers):
+    """The pause between two attempts doubles for ever."""
+
+    timers = {"retry_max_interval_s": 1e6}  # noqa: RUF012
+
+
 @fault("no-budget", "EC-5.9", part="consumer")
 class NoBudget(_Timers):
     """A request is deferred for as long as its producer answers NACK_NOT_READY."""
