@@ -48,6 +48,12 @@ def trace_file(name: str) -> str | None:
     return str(where / f"{name}-{os.getpid()}-{next(_numbers)}.ndjson")
 
 
+def trace_setting(name: str) -> dict[str, str]:
+    """``trace_file`` as a part of ``ec_connector_extra_config``."""
+    path = trace_file(name)
+    return {"ec_trace_file": path} if path is not None else {}
+
+
 def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
     """A trace for a node that runs for real, where no ``SchedulerInstance`` makes one."""
     path = trace_file(name)
@@ -96,9 +102,14 @@ class Sample:
 current: Sample | None = None
 
 
+def chosen() -> NdjsonSink | None:
+    """A file for a world of played nodes, if this one is to leave a trace."""
+    return current.next() if current is not None else None
+
+
 def played(name: str, clock: Callable[[], float]) -> Trace | None:
     """A trace for a node whose messages, and whose time, the test plays."""
-    sink = current.next() if current is not None else None
+    sink = chosen()
     if sink is None:
         return None
     first: list[float] = []

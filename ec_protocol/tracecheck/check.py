@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Final
 from ec_protocol._files import tla_dir
 from ec_protocol.errors import TraceError
 from ec_protocol.tlc.runner import TlcRunner
+from ec_protocol.tracecheck.coverage import Coverage, edges_of, total
 from ec_protocol.tracecheck.load import Record, RecordError, Run, load_run, named
 from ec_protocol.tracecheck.merge import merged
 from ec_protocol.tracecheck.mutants import Judge, mutants
@@ -62,7 +63,8 @@ class Report:
         name: The file or folder.
         records: Records read.
         processes: Processes they belong to.
-        actions: How often each action was replayed.
+        actions: How often each action is told.
+        edges: How often each edge of the tables is taken, see ``coverage``.
         rejection: None if the trace was accepted.
         mutants: Mutants with what became of each.
     """
@@ -71,6 +73,7 @@ class Report:
     records: int = 0
     processes: int = 0
     actions: Counter[str] = field(default_factory=Counter)
+    edges: Counter[str] = field(default_factory=Counter)
     rejection: Rejection | None = None
     mutants: list[tuple[Mutant, Verdict, str]] = field(default_factory=list)
 
@@ -135,6 +138,11 @@ def check(
     return [reports[index] for index in range(len(paths))]
 
 
+def coverage(reports: Iterable[Report]) -> Coverage:
+    """What the accepted traces show together."""
+    return total((report.actions, report.edges) for report in reports if report.accepted)
+
+
 def _batches(loaded: Sequence[tuple[int, Run]], size: int) -> list[list[tuple[int, Run]]]:
     batches: list[list[tuple[int, Run]]] = []
     room = 0
@@ -185,6 +193,7 @@ def _report(task: Task, done: Replayed) -> Report:
         records=len(log),
         processes=len(run.facts),
         actions=Counter(record.action for record in log),
+        edges=edges_of(log),
     )
     if done.verdict.blame is not None:
         report.rejection = _rejection(run, log, done.verdict.blame)
@@ -246,6 +255,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "accepted": report.accepted,
         "failed_at": rejection.number if rejection else None,
         "processes": report.processes,
+        "actions": dict(report.actions),
     }
     if rejection:
         result |= {

@@ -20,7 +20,10 @@ from ec_protocol.console import console
 from ec_protocol.errors import ECError
 from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tlc.terminable import terminable
-from ec_protocol.tracecheck.check import Report, as_json, check, mutants_as_json
+from ec_protocol.tracecheck.check import Report, as_json, check, coverage, mutants_as_json
+from ec_protocol.tracecheck.coverage import Coverage
+from ec_protocol.tracecheck.load import trace_files
+from ec_protocol.tracecheck.together import together
 
 app = typer.Typer(
     name="trace",
@@ -41,18 +44,30 @@ _Json = Annotated[bool, typer.Option("--json", help="JSON alone on standard outp
 
 
 @app.command("check")
-def check_command(files: _Files, as_json_: _Json = False) -> None:
+def check_command(
+    files: _Files,
+    as_json_: _Json = False,
+    group: Annotated[
+        bool,
+        typer.Option(
+            "--group", help="Take all files together, and find out which belong to one run."
+        ),
+    ] = False,
+) -> None:
     """Replay traces: each record must be an action that the specification allows.
 
-    Exit status 0 only if every trace is accepted.
+    Exit status 0 only if every trace is accepted. Says which actions, and which edges of
+    the lifecycles, the accepted traces show together.
     """
-    reports = _run(files, as_json_)
+    reports = _run(files, as_json_, group=group)
     ok = all(report.accepted for report in reports)
     if as_json_:
-        _echo(ok, [as_json(report) for report in reports])
+        shown = coverage(reports).as_json()
+        _echo(ok, [as_json(report) for report in reports], coverage=shown)
     else:
         out = console()
         out.print(_table(reports), soft_wrap=False)
+        _cover(out, coverage(reports))
         _explain(out, reports)
     if not ok:
         raise typer.Exit(1)
@@ -98,11 +113,16 @@ def _teeth(report: Report, count: int) -> bool:
     return report.accepted and not report.survivors and report.rejected_mutants >= count
 
 
-def _run(files: Sequence[Path], as_json_: bool, **options: Any) -> list[Report]:
+def _run(
+    files: Sequence[Path], as_json_: bool, group: bool = False, **options: Any
+) -> list[Report]:
     err = console(stderr=True)
     try:
-        with _progress(err, len(files)) as tell, terminable():
-            return check(files, TlcRunner(), on_report=tell, **options)
+        runs: Sequence[Path | Sequence[Path]] = files
+        if group:
+            runs = together([file for path in files for file in trace_files(path)])
+        with _progress(err, len(runs)) as tell, terminable():
+            return check(runs, TlcRunner(), on_report=tell, **options)
     except KeyboardInterrupt:
         err.print("[red]error:[/red] interrupted; TLC was killed")
         raise typer.Exit(130) from None
@@ -183,6 +203,17 @@ def _mutants_table(reports: Sequence[Report]) -> Table:
     same = sum(len(report.equivalent_mutants) for report in reports)
     table.caption = f"{rejected} of {made} mutants are rejected, {same} tell what is allowed too"
     return table
+
+
+def _cover(console: Console, shown: Coverage) -> None:
+    """What the traces show, and what none of them does."""
+    for what, counts, missing in (
+        ("actions", shown.actions, shown.missing_actions),
+        ("edges of the lifecycles", shown.edges, shown.missing_edges),
+    ):
+        seen = len(counts) - len(missing)
+        console.print(f"  {seen} of {len(counts)} {what} are shown", end="")
+        console.print(f"; [dim]not: {escape(', '.join(missing))}[/dim]" if missing else "")
 
 
 def _explain(console: Console, reports: Sequence[Report]) -> None:

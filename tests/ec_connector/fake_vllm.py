@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from tests.recording import trace_setting
+
 _EC = "vllm.distributed.ec_transfer.ec_connector"
 
 
@@ -106,7 +108,11 @@ def config(role: str = "ec_both", tp: int = 1, **changed: Any) -> Any:
     made = SimpleNamespace(
         ec_transfer_config=SimpleNamespace(
             ec_role=role,
-            ec_connector_extra_config={"ec_cpu_bytes": 64 * 64, "ec_region_guard": False},
+            ec_connector_extra_config={
+                "ec_cpu_bytes": 64 * 64,
+                "ec_region_guard": False,
+                **trace_setting("connector"),
+            },
             engine_id="engine",
             mm_encoder_output_widths={},
         ),

@@ -37,7 +37,7 @@ class Node:
         blocks: Blocks of the region.
         bind: Control address; port 0 takes a free one.
         facts: What the compatibility hash is made of.
-        extra: More of ``ec_connector_extra_config``.
+        extra: More of ``ec_connector_extra_config``; None leaves a setting out.
         instance: Further arguments of ``SchedulerInstance``.
     """
 
@@ -51,10 +51,13 @@ class Node:
         extra: dict[str, Any] | None = None,
         **instance: Any,
     ) -> None:
-        settings = {"ec_cpu_bytes": blocks * BLOCK, "ec_enable_nixl": True}
-        if (trace := trace_file(role)) is not None:
-            settings["ec_trace_file"] = trace
-        settings.update(extra or {})
+        settings = {
+            "ec_cpu_bytes": blocks * BLOCK,
+            "ec_enable_nixl": True,
+            "ec_trace_file": trace_file(role),
+            **(extra or {}),
+        }
+        settings = {name: value for name, value in settings.items() if value is not None}
         config = ECConfig.parse(settings, role)
         if config.side_channel is not None:
             config = dataclasses.replace(config, side_channel=bind)

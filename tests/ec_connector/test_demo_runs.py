@@ -15,6 +15,7 @@ from ec_connector.demo.encoder import output_bytes
 from ec_connector.demo.engine import DemoError
 from ec_connector.demo.images import Picture
 from ec_connector.demo.main import run_demo
+from tests import recording
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -33,7 +34,11 @@ def test_all_three_runs_move_the_right_bytes_and_leave_nothing() -> None:
     pictures = [picture(index) for index in range(3)]
     before = regions()
     rows = run_demo(
-        pictures, runs=["p2p", "local", "producer-killed"], timeout_s=120.0, keep_logs=False
+        pictures,
+        runs=["p2p", "local", "producer-killed"],
+        timeout_s=120.0,
+        keep_logs=False,
+        traces=recording.folder(),
     )
     assert [row.name for row in rows] == ["p2p", "local", "producer-killed"]
     total = sum(output_bytes(item) for item in pictures)

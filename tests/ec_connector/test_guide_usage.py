@@ -19,6 +19,7 @@ from ec_connector.region import SharedRegion
 from ec_protocol.errors import ConfigError
 from tests.harness.content import BLOCK, request
 from tests.harness.engine import engine
+from tests.recording import trace_setting
 
 ROOT = Path(config_module.__file__).parent.parent
 
@@ -173,7 +174,7 @@ def test_completion_is_reported_once_the_transfers_end_event_fires():
 def test_shutdown_unlinks_the_region():
     name = f"guide-{os.getpid()}-{secrets.token_hex(4)}"
     region = SharedRegion.open(name, 0, 4, 1024, guard=False)
-    config = ECConfig.parse({"ec_cpu_bytes": 4096}, "ec_both")
+    config = ECConfig.parse({"ec_cpu_bytes": 4096, **trace_setting("guide")}, "ec_both")
     facts = ModelFacts("v", "m", "bfloat16", 2)
     instance = SchedulerInstance(config, facts, region, items=lambda r: [])
     assert instance.scheduler.build_connector_meta() == StepMetadata(1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.server import CPU_ENV, ROOT
+from tests.recording import trace_file
 
 pytestmark = [
     pytest.mark.e2e,
@@ -48,7 +49,8 @@ def model(tmp_path_factory) -> str:
 def facts(request, model) -> dict[str, Any]:
     """One engine that plans a step when the last one is over, one that plans ahead."""
     ahead = "1" if request.param == "ahead" else "0"
-    out = run("tests.ec_connector.vllm_child", model, EC_E2E_ASYNC_SCHEDULING=ahead)
+    trace = {"EC_CONNECTOR_TRACE_FILE": file} if (file := trace_file("vllm")) else {}
+    out = run("tests.ec_connector.vllm_child", model, EC_E2E_ASYNC_SCHEDULING=ahead, **trace)
     (line,) = [line for line in out.splitlines() if line.startswith("FACTS ")]
     facts = json.loads(line.removeprefix("FACTS "))
     assert facts["engine"]["plans_ahead"] == (request.param == "ahead")

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from ec_protocol.timing import Timing
 from ec_protocol.trace import Trace
+from tests import recording
 from tests.ec_protocol.sim import BLOCK, Dma, Node, World, Writing, blocks_of
 
 TIMING = Timing()
@@ -74,8 +75,12 @@ class ConnectorMachine(RuleBasedStateMachine):
         )
 
     def trace(self, node: str, rate: float) -> Trace | None:
-        """Where a process records its actions; nowhere, unless a subclass says so."""
-        return None
+        """Where a process records its actions: all of a schedule in one file, of some of them."""
+        if not hasattr(self, "sink"):
+            self.sink = recording.chosen()
+        if self.sink is None:
+            return None
+        return Trace(node, lambda: self.world.time * rate, self.sink)
 
     # ------------------------------------------------------------ saves and loads
     @rule(name=st.sampled_from(["P1", "P2", "C1"]), mm_hash=HASHES)
