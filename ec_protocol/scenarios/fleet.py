@@ -74,7 +74,6 @@ class _Translation:
         self.posted: dict[str, int] = {}
         self.told: set[Any] = set()
         self.held: dict[Any, tuple[Any, Any]] = {}
-        self.begun: list[tuple[str, str]] = []
 
     def translate(self) -> Draft:
         before = self.moves[0][1]
@@ -86,8 +85,6 @@ class _Translation:
         draft = self.draft
         for node in self.nodes:
             draft.whatever_is_loaded(node, self.names)
-        for node, name in self.begun:
-            draft.attempt({"copy": f"load {name}", "at": node, "do": "land"})
         draft.nothing_is_left(
             f"{node}#{number}"
             for node, count in self.posted.items()
@@ -111,7 +108,6 @@ class _Translation:
 
     def _tier(self, action: str, node: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if action == "SaveBegin":
-            self.begun.append((node, str(new["name"])))
             self.draft.request(node, [str(new["name"])])
         elif action in ("SaveEnd", "SaveSkipped"):
             how = "land" if action == "SaveEnd" else "skip"

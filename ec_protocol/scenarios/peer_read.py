@@ -94,7 +94,8 @@ class _Translation:
         self.wanted: dict[Any, str] = {}  # attempt -> encoding
         self.waiting: dict[Any, str] = {}  # slot -> request whose entry is kept for a retry
         self.saves: dict[Any, str] = {}  # slot -> request of a save
-        self.begun: list[tuple[str, str]] = []  # node and encoding of every save
+        #: Slot -> encoding and request of a save whose entry no other step names.
+        self.passing: dict[Any, tuple[str, str]] = {}
         self.reads: dict[Any, int] = {}  # attempt -> number of its READ
         self.told: set[Any] = set()  # attempts whose READ was seen to end
         self.held_acks: dict[Any, tuple[Any, ...]] = {}
@@ -116,9 +117,6 @@ class _Translation:
         self._expect()
         for node in ("C", "P"):
             draft.whatever_is_loaded(node, self.names)
-        for node, name in self.begun:
-            # Where the entry was not evicted, what the model saves anew was a load.
-            draft.attempt({"copy": f"load {name}", "at": node, "do": "land"})
         numbers = range(1, len(self.reads) + _MORE_READS + 1)
         draft.nothing_is_left(f"C#{number}" for number in numbers)
 
@@ -225,8 +223,12 @@ class _Translation:
 
     def _on_alloc(self, action: str, before: State, after: State) -> None:
         slot = self._attempt("entry", before, after)
-        if slot == ORIGIN or not self._used_later(slot):
+        if slot == ORIGIN:
             self._save_begins(slot, after)
+        elif not self._used_later(slot):
+            # All that the model has of it is the room that it takes.
+            name = self.draft.spare(BLOCKS_EACH)
+            self.passing[slot] = name, self.draft.request("C", [name])
 
     def _used_later(self, slot: Any) -> bool:
         """Whether a READ or a save into the slot's entry follows, before it is freed."""
@@ -242,7 +244,6 @@ class _Translation:
     def _save_begins(self, slot: Any, state: State) -> None:
         name = str((as_function(state["names"]) or {})[slot])
         node = "P" if slot == ORIGIN else "C"
-        self.begun.append((node, name))
         self.saves[slot] = self.draft.request(node, [name])
 
     def _on_savebegin(self, action: str, before: State, after: State) -> None:
@@ -264,11 +265,17 @@ class _Translation:
 
     def _on_cancel(self, action: str, before: State, after: State) -> None:
         slot = self._attempt("entry", before, after)
-        if slot in self.saves:
+        if slot == ORIGIN and slot in self.saves:
+            # No engine plans a save and leaves it out without a fault of its own, which
+            # F7 is about and PeerRead is not: it lands, and gives way at once.
             name = (as_function(before["names"]) or {})[slot]
-            node = "P" if slot == ORIGIN else "C"
-            self.draft.attempt({"copy": f"save {name}", "at": node, "do": "skip"})
+            self.draft.attempt({"copy": f"save {name}", "at": "P", "do": "land"})
             self.draft.give_up(self.saves.pop(slot))
+            self.draft.store_other("P")
+        elif slot in self.passing:
+            name, request = self.passing.pop(slot)
+            self.draft.attempt({"copy": f"save {name}", "at": "C", "do": "land"})
+            self.draft.give_up(request)
         self.draft.give_up(self.waiting.pop(slot, None))
 
     # ---------------------------------------------------------------- consumer's pump

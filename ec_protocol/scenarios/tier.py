@@ -64,10 +64,7 @@ class _Translation:
 
     def _end(self) -> None:
         draft = self.draft
-        # Whatever the host has been handed ends: twice, for two loads of one encoding.
-        for name in [*draft.encodings, *self.names]:
-            for kind in ("save", "load"):
-                draft.attempt({"copy": f"{kind} {name}", "at": _NODE, "do": "land"})
+        draft.settle()
         draft.whatever_is_loaded(_NODE, self.names, self.ranks)
         draft.nothing_is_left([])
 
