@@ -31,7 +31,7 @@ from ec_protocol.explain.command import explain
 from ec_protocol.lifecycle import load_lifecycles
 from ec_protocol.mutants.cli import mutants
 from ec_protocol.scenarios.command import app as scenario
-from ec_protocol.tlc import diagrams, lifecycle_tla, tables
+from ec_protocol.tlc import diagrams, lifecycle_tla, tables, timing_tla
 from ec_protocol.tlc.check import Report, pins, run_models, steps
 from ec_protocol.tlc.graph import parse_fired
 from ec_protocol.tlc.manifest import (
@@ -81,16 +81,16 @@ def _checkout() -> Path:
 def generate(
     check: Annotated[bool, typer.Option("--check", help="Only say whether it is current.")] = False,
 ) -> None:
-    """Write tla/Lifecycle.tla from spec/lifecycle.toml."""
-    if check:
-        if not lifecycle_tla.is_current():
-            _fail(
-                "tla/Lifecycle.tla is not what spec/lifecycle.toml says: run ec-protocol generate"
-            )
-        console().print("tla/Lifecycle.tla is current")
-    else:
-        _checkout()
-        console().print(f"wrote {escape(str(lifecycle_tla.write()))}")
+    """Write tla/Lifecycle.tla and tla/Timing.tla from the tables in spec/."""
+    for module, table in ((lifecycle_tla, "lifecycle.toml"), (timing_tla, "timing.toml")):
+        name = f"tla/{module.FILE_NAME}"
+        if not check:
+            _checkout()
+            console().print(f"wrote {escape(str(module.write()))}")
+        elif not module.is_current():
+            _fail(f"{name} is not what spec/{table} says: run ec-protocol generate")
+        else:
+            console().print(f"{name} is current")
 
 
 # -------------------------------------------------------------------- diagram

@@ -19,11 +19,11 @@ from ec_protocol.lifecycle import Lifecycle
 from ec_protocol.machines import build_machine
 from ec_protocol.mutants.forks import Outcome, Trial, run_trials
 from ec_protocol.mutants.models import KILLED, SURVIVED, Result
-from ec_protocol.mutants.operators import ACTIONS, Mutant
+from ec_protocol.mutants.operators import ACTIONS, TIMING, Mutant
 
 #: Tables that the core's own classes move by. The region is moved by `ec_connector`,
 #: in other processes, and its state is a word in a file.
-TABLES: Final = ("entry", "read", "grant", "copy", "peer", ACTIONS)
+TABLES: Final = ("entry", "read", "grant", "copy", "peer", ACTIONS, TIMING)
 
 #: Which tests are the likeliest to notice, by table.
 _FIRST: Final[Mapping[str, tuple[str, ...]]] = {
@@ -33,6 +33,7 @@ _FIRST: Final[Mapping[str, tuple[str, ...]]] = {
     "copy": ("test_copies.py",),
     "peer": ("test_peers.py", "test_consumer_peers.py"),
     ACTIONS: ("test_actions.py",),
+    TIMING: ("test_timing.py",),
 }
 
 
@@ -63,9 +64,19 @@ def _apply_actions(mutant: Mutant) -> None:
     vars(trace)["load_actions"] = lambda: actions
 
 
+def _apply_timing(mutant: Mutant) -> None:
+    from ec_protocol import timing
+
+    vars(timing)["inequalities"] = lambda: mutant.timing
+
+
 def _change(mutant: Mutant) -> Callable[[], None]:
-    if mutant.table is None:
+    if mutant.actions is not None:
         return partial(_apply_actions, mutant)
+    if mutant.timing is not None:
+        return partial(_apply_timing, mutant)
+    if mutant.table is None:
+        raise ValueError(f"{mutant.id} changes nothing")
     return partial(apply_table, mutant.table)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives each mutant of a table to the TLA+ models that move objects by that table.
 
-``tla/Lifecycle.tla`` is generated from the mutant instead of the table; nothing else
-of the models changes, and their properties name states and events by themselves, so
-they do not follow the mutant. The models of a table are tried one after another, the
-quickest first, until one objects:
+``tla/Lifecycle.tla`` (or ``tla/Timing.tla``) is generated from the mutant instead of the
+table; nothing else of the models changes, and their properties name states, events and
+timers by themselves, so they do not follow the mutant. The models of a table are tried
+one after another, the quickest first, until one objects:
 
 * an invariant, a step property or a liveness property is violated, or TLC finds a
   deadlock: ``killed_by`` is its name;
@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ec_protocol.errors import ECError, SpecError
-from ec_protocol.lifecycle import Lifecycle, check_lifecycle, load_lifecycles
-from ec_protocol.mutants.operators import ACTIONS, Mutant
+from ec_protocol.lifecycle import check_lifecycle, load_lifecycles
+from ec_protocol.mutants.operators import ACTIONS, TIMING, Mutant
+from ec_protocol.tlc import lifecycle_tla, timing_tla
 from ec_protocol.tlc.check import job_for
 from ec_protocol.tlc.edges import differences
 from ec_protocol.tlc.graph import Graph
-from ec_protocol.tlc.lifecycle_tla import FILE_NAME, generate
 from ec_protocol.tlc.manifest import Manifest, Model
 from ec_protocol.tlc.pool import side_by_side
 from ec_protocol.tlc.runner import TlcRunner
@@ -55,6 +55,7 @@ BATTERIES: Final[dict[str, tuple[str, ...]]] = {
     "copy": ("MCTierSmall", "MCTierSmallLive"),
     "peer": ("MCPeerSmall", "MCPeerProgress", "MCPeer"),
     "region": ("MCRegionSmall", "MCRegionSwept", "MCRegionRoom"),
+    TIMING: ("MCTimersPeer", "MCTimersFetch"),
 }
 
 #: Root modules whose ``Reach*`` configs are tried on what the models let pass.
@@ -65,6 +66,7 @@ REACHES: Final[dict[str, tuple[str, ...]]] = {
     "copy": ("MCTier.tla",),
     "peer": ("MCPeer.tla",),
     "region": ("MCRegion.tla",),
+    TIMING: ("MCTimers.tla",),
 }
 
 KILLED: Final = "killed"
@@ -150,14 +152,14 @@ class ModelJudge:
 
     def judge(self, mutant: Mutant) -> Result:
         """Try one mutant."""
-        if mutant.table is None:
+        if mutant.actions is not None:
             return self._judge_actions(mutant)
         with tempfile.TemporaryDirectory(prefix="ec-mutant-") as temporary:
             folder = Path(temporary)
-            self._write(folder, mutant.table)
-            return self._judge_table(mutant, mutant.table, folder)
+            self._write(folder, mutant)
+            return self._judge_models(mutant, folder)
 
-    def _judge_table(self, mutant: Mutant, table: Lifecycle, folder: Path) -> Result:
+    def _judge_models(self, mutant: Mutant, folder: Path) -> Result:
         spent = 0.0
         for name in BATTERIES[mutant.lifecycle]:
             model = self._models[name]
@@ -187,7 +189,8 @@ class ModelJudge:
             if run.output.kind == "ok":
                 return Result(mutant, KILLED, model.expected, model.name, spent)
         try:
-            check_lifecycle(table)
+            if mutant.table is not None:
+                check_lifecycle(mutant.table)
         except SpecError as exc:
             return Result(mutant, KILLED, f"refused: {exc}", None, spent)
         return Result(mutant, SURVIVED, None, None, spent)
@@ -208,12 +211,16 @@ class ModelJudge:
     def _edge_models(self) -> list[Model]:
         return [model for model in self._models.values() if model.mode == "edges"]
 
-    def _write(self, folder: Path, table: Lifecycle) -> None:
+    def _write(self, folder: Path, mutant: Mutant) -> None:
         for pattern in ("*.tla", "*.cfg"):
             for path in self._folder.glob(pattern):
                 shutil.copyfile(path, folder / path.name)
-        text = generate({**load_lifecycles(), table.name: table})
-        (folder / FILE_NAME).write_text(text, encoding="ascii")
+        if mutant.table is not None:
+            tables = {**load_lifecycles(), mutant.lifecycle: mutant.table}
+            generated = (lifecycle_tla.FILE_NAME, lifecycle_tla.generate(tables))
+        else:
+            generated = (timing_tla.FILE_NAME, timing_tla.generate(mutant.timing))
+        (folder / generated[0]).write_text(generated[1], encoding="ascii")
 
 
 def run_mutants(

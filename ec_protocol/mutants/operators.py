@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes mutants of the lifecycle tables, one change each.
+"""Makes mutants of the lifecycle tables and of the timers' inequalities, one change each.
 
-A mutant is a ``Lifecycle`` (or the list of actions) that differs from the shipped
-one in one place. It stays deterministic, as the tables must: where a change makes
+A mutant is a ``Lifecycle`` (or the list of actions, or of inequalities) that differs
+from the shipped one in one place. It stays deterministic, as the tables must: where a change makes
 two edges possible at once, the changed one is taken. Nothing here reads the file
 again or goes through its checks, since a mutant need not pass them.
 
@@ -20,9 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ec_protocol.lifecycle import Action, Edge, Lifecycle, load_actions, load_lifecycles
+from ec_protocol.timing import Inequality, inequalities
 
 #: Where the rows of ``actions`` are mutated instead of a lifecycle.
 ACTIONS: Final = "actions"
+
+#: Where the inequalities of ``spec/timing.toml`` are.
+TIMING: Final = "timing"
 
 #: What is done to a table, in the order of the report.
 OPERATORS: Final[Mapping[str, str]] = {
@@ -36,10 +40,16 @@ OPERATORS: Final[Mapping[str, str]] = {
     "initial": "objects begin in another state",
     "terminal": "a state is taken for a last one, or a last one is not",
     "drop-fires": "an action does not list an event that it fires",
+    "drop-inequality": "any timers will do for it",
+    "strictness": "the bound itself is allowed, or is not",
+    "drop-term": "a timer is left out of a sum",
+    "swap-sides": "what must be less must be more",
 }
 
 #: Operators of the quick set: every guard, every edge and every effect once.
-QUICK: Final = frozenset({"drop-guard", "negate-guard", "drop-edge", "drop-effect"})
+QUICK: Final = frozenset(
+    {"drop-guard", "negate-guard", "drop-edge", "drop-effect", "drop-inequality"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +58,12 @@ class Mutant:
 
     Attributes:
         id: Unique and stable as long as the table does not change there.
-        lifecycle: Which table, or ``ACTIONS``.
+        lifecycle: Which table, ``ACTIONS`` or ``TIMING``.
         operator: Key of ``OPERATORS``.
-        where: The edge, state or action, for people.
-        table: The mutated lifecycle; ``None`` for a mutant of the actions.
-        actions: The mutated actions; ``None`` for a mutant of a lifecycle.
+        where: The edge, state, action or inequality, for people.
+        table: The mutated lifecycle; ``None`` for a mutant of something else.
+        actions: The mutated actions, likewise.
+        timing: The mutated inequalities, likewise.
     """
 
     id: str
@@ -61,6 +72,7 @@ class Mutant:
     where: str
     table: Lifecycle | None = None
     actions: Mapping[str, Action] | None = None
+    timing: tuple[Inequality, ...] | None = None
 
 
 def edge_name(edge: Edge) -> str:
@@ -72,6 +84,7 @@ def edge_name(edge: Edge) -> str:
 def all_mutants(
     lifecycles: Mapping[str, Lifecycle] | None = None,
     actions: Mapping[str, Action] | None = None,
+    timing: tuple[Inequality, ...] | None = None,
 ) -> list[Mutant]:
     """Every mutant of the tables, by default of the shipped ones; ids are unique."""
     found: list[Mutant] = []
@@ -87,6 +100,7 @@ def all_mutants(
         ):
             found += make(table)
     found += _dropped_events(actions or load_actions())
+    found += _timing_mutants(inequalities() if timing is None else timing)
     return found
 
 
@@ -231,3 +245,19 @@ def _dropped_events(actions: Mapping[str, Action]) -> Iterator[Mutant]:
                 action.name,
                 actions={**actions, action.name: replace(action, fires=fires)},
             )
+
+
+# ----------------------------------------------------------------- the inequalities
+def _timing_mutants(items: tuple[Inequality, ...]) -> Iterator[Mutant]:
+    def mutant(item: Inequality, change: str, *instead: Inequality) -> Mutant:
+        after = tuple(x for i in items for x in (instead if i is item else (i,)))
+        operator = change.partition("=")[0]
+        return Mutant(f"{TIMING}:{item.id}:{change}", TIMING, operator, str(item), timing=after)
+
+    for item in items:
+        yield mutant(item, "drop-inequality")
+        yield mutant(item, "strictness", replace(item, op="<=" if item.op == "<" else "<"))
+        yield mutant(item, "swap-sides", replace(item, left=item.right, right=item.left))
+        for name in item.left if len(item.left) > 1 else ():
+            rest = tuple(term for term in item.left if term != name)
+            yield mutant(item, f"drop-term={name}", replace(item, left=rest))

@@ -12,8 +12,9 @@ import pytest
 from ec_protocol._files import tla_dir
 from ec_protocol.lifecycle import LIFECYCLE_NAMES, guard_valuations, load_actions, load_lifecycles
 from ec_protocol.mutants.models import BATTERIES, REACHES
-from ec_protocol.mutants.operators import ACTIONS, OPERATORS, QUICK, all_mutants, edge_name
+from ec_protocol.mutants.operators import ACTIONS, OPERATORS, QUICK, TIMING, all_mutants, edge_name
 from ec_protocol.mutants.safeguards import constants, safeguards
+from ec_protocol.timing import inequalities
 from ec_protocol.tlc.manifest import load_manifest
 
 MUTANTS = all_mutants()
@@ -45,7 +46,7 @@ def test_ids_are_unique_and_can_be_typed():
 
 def test_every_operator_and_every_table_has_mutants():
     assert {m.operator for m in MUTANTS} == set(OPERATORS)
-    assert {m.lifecycle for m in MUTANTS} == {*LIFECYCLE_NAMES, ACTIONS}
+    assert {m.lifecycle for m in MUTANTS} == {*LIFECYCLE_NAMES, ACTIONS, TIMING}
     assert set(OPERATORS) > QUICK
 
 
@@ -86,6 +87,20 @@ def test_every_event_of_every_action_is_dropped_once():
             assert event not in fires
 
 
+def test_every_inequality_is_mutated_in_every_way_and_alone():
+    was = {item.id: item for item in inequalities()}
+    made = {m.id: m for m in MUTANTS if m.lifecycle == TIMING}
+    for ident, item in was.items():
+        at = f"{TIMING}:{ident}"
+        wanted = {f"{at}:drop-inequality", f"{at}:strictness", f"{at}:swap-sides"}
+        wanted |= {f"{at}:drop-term={name}" for name in item.left if len(item.left) > 1}
+        assert {known for known in made if known.startswith(at + ":")} == wanted
+        for known in wanted:
+            now = {i.id: i for i in made[known].timing}
+            assert {i for i in was if now.get(i) != was[i]} == {ident}
+            assert (ident in now) != known.endswith("drop-inequality")
+
+
 def test_an_edge_without_its_guard_is_always_taken():
     table = mutant("read:granted:post_read+fence_open:drop-guard=fence_open").table
     does = behaviour(table)
@@ -114,7 +129,7 @@ def test_a_guard_that_is_negated_swaps_its_edges():
 def test_the_batteries_are_models_that_hold_and_name_every_table():
     manifest = load_manifest(tla_dir())
     models = {model.name: model for model in manifest.models}
-    assert set(BATTERIES) == set(REACHES) == set(LIFECYCLE_NAMES)
+    assert set(BATTERIES) == set(REACHES) == {*LIFECYCLE_NAMES, TIMING}
     for names in BATTERIES.values():
         for name in names:
             assert models[name].mode in ("exhaustive", "liveness")

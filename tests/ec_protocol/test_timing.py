@@ -27,7 +27,7 @@ BROKEN: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "T4": ({"heartbeat_interval_s": 4.0}, {"heartbeat_interval_s": 3.75}),
     "T5": ({"heartbeat_ttl_s": 3.75}, {"heartbeat_ttl_s": 4.0}),
     "T6": ({"fetch_budget_s": 21.75}, {"fetch_budget_s": 22.0}),
-    "T7": ({"retry_interval_s": 25.0}, {"retry_interval_s": 24.75}),
+    "T7": ({"retry_interval_s": 23.25}, {"retry_interval_s": 23.0}),
     "T8": ({"min_read_s": 20.25}, {"min_read_s": 20.0}),
     "T9": ({"retry_max_interval_s": 25.0}, {"retry_max_interval_s": 24.75}),
 }

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ec_protocol import cli
-from ec_protocol.tlc import lifecycle_tla
+from ec_protocol.tlc import lifecycle_tla, timing_tla
 from ec_protocol.tlc.manifest import load_manifest
 from tests.ec_protocol.tlc.helpers import copy_models
 
@@ -170,13 +170,18 @@ def test_interruption_kills_java(folder, number):
 
 def test_generate(tmp_path, monkeypatch):
     done = RUN.invoke(cli.app, ["generate", "--check"])
-    assert (done.exit_code, done.stdout) == (0, "tla/Lifecycle.tla is current\n")
-    monkeypatch.setattr(lifecycle_tla, "tla_dir", lambda: tmp_path)
-    done = RUN.invoke(cli.app, ["generate", "--check"])
-    assert done.exit_code == 1
-    assert "run ec-protocol generate" in done.stderr
+    both = "tla/Lifecycle.tla is current\ntla/Timing.tla is current\n"
+    assert (done.exit_code, done.stdout) == (0, both)
+    for module in (lifecycle_tla, timing_tla):
+        monkeypatch.setattr(module, "tla_dir", lambda: tmp_path)
+        done = RUN.invoke(cli.app, ["generate", "--check"])
+        assert done.exit_code == 1
+        assert f"tla/{module.FILE_NAME} is not what" in done.stderr
+        assert "run ec-protocol generate" in done.stderr
+        module.write()
+    (tmp_path / "Timing.tla").unlink()
     assert RUN.invoke(cli.app, ["generate"]).exit_code == 0
-    assert RUN.invoke(cli.app, ["generate", "--check"]).exit_code == 0
+    assert RUN.invoke(cli.app, ["generate", "--check"]).stdout == both
 
 
 def test_nothing_is_written_into_an_installed_package(monkeypatch):
