@@ -69,7 +69,8 @@ class SourceMutant:
 
     def trial(self) -> Trial:
         """The change as a trial of ``forks``."""
-        return Trial(self.id, partial(_apply, self), FILES[self.module])
+        function = f"{self.module}:{self.function}"
+        return Trial(self.id, partial(_apply, self), FILES[self.module], function)
 
 
 def source_mutants(module: str) -> Iterator[SourceMutant]:
