@@ -103,11 +103,6 @@ class Peer:
         self.last_used = now
         self.unanswered = Unanswered()
 
-    @property
-    def usable(self) -> bool:
-        """Whether requests may be sent."""
-        return self.state in ("connecting", "live")
-
     def variables(self) -> dict[str, Any]:
         """The peer's spec variables, for traces."""
         return {
@@ -143,6 +138,10 @@ class PeerTable:
     def current(self, key: PeerKey) -> Peer | None:
         """The usable incarnation behind ``key``, or None."""
         return self._current.get(key)
+
+    def usable(self) -> list[Peer]:
+        """The incarnations to which requests may be sent: one for each address."""
+        return list(self._current.values())
 
     def all(self) -> list[Peer]:
         """Every incarnation that is not drained."""

@@ -113,9 +113,8 @@ class AttemptTable:
                     self._request(fetch, now)
                 else:
                     self._fail_fetch(fetch)
-        for peer in self.peers.all():
-            idle = peer.usable and not peer.attempts
-            if idle and now >= peer.last_used + IDLE_TTLS * timing.heartbeat_ttl_s:
+        for peer in self._idle_peers():
+            if now >= peer.last_used + IDLE_TTLS * timing.heartbeat_ttl_s:
                 self._peer_down(peer, "close", now)
         self.peers.forget_losses(now)
 
@@ -135,11 +134,7 @@ class AttemptTable:
             for fetch in self._fetches.values()
             if fetch.attempt is None
         ]
-        due += [
-            peer.last_used + IDLE_TTLS * timing.heartbeat_ttl_s
-            for peer in self.peers.all()
-            if peer.usable and not peer.attempts
-        ]
+        due += [peer.last_used + IDLE_TTLS * timing.heartbeat_ttl_s for peer in self._idle_peers()]
         return min(due, default=None)
 
     def shutdown(self, now: float) -> None:
@@ -151,9 +146,8 @@ class AttemptTable:
         for fetch in list(self._fetches.values()):
             if fetch.attempt is None:
                 self._fail_fetch(fetch)
-        for peer in self.peers.all():
-            if peer.usable:
-                self._peer_down(peer, "close", now)
+        for peer in self.peers.usable():
+            self._peer_down(peer, "close", now)
 
     @property
     def has_commands(self) -> bool:
@@ -170,14 +164,18 @@ class AttemptTable:
         """Attempts whose outcome is unknown."""
         return sum(a.state == "quarantined" for a in self._attempts.values())
 
+    def _idle_peers(self) -> list[Peer]:
+        """Peers that are connected for nothing."""
+        return [peer for peer in self.peers.usable() if not peer.attempts]
+
     def _can_reach(self, key: PeerKey, now: float) -> bool:
         """Whether a producer is connected or may be; the longest idle one gives way."""
         if self.peers.current(key) is not None or self.peers.connected < MAX_PEERS:
             return True
-        idle = [peer for peer in self.peers.all() if peer.usable and not peer.attempts]
-        if not idle:
+        idle = min(self._idle_peers(), key=lambda peer: peer.last_used, default=None)
+        if idle is None:
             return False
-        self._peer_down(min(idle, key=lambda peer: peer.last_used), "close", now)
+        self._peer_down(idle, "close", now)
         return True
 
     def _request(self, fetch: Fetch, now: float) -> None:
@@ -219,14 +217,8 @@ class AttemptTable:
         return now + self.timing.min_read_s < attempt.fence
 
     def _release_grant(self, attempt: Attempt) -> None:
-        if attempt.agent_metadata:
-            self._commands.append(
-                ReleaseGrant(
-                    attempt.peer.key,
-                    attempt.agent_metadata,
-                    wire.notice(attempt.session_id, attempt.fetch.mm_hash),
-                )
-            )
+        notice = wire.notice(attempt.session_id, attempt.fetch.mm_hash)
+        self._commands.append(ReleaseGrant(attempt.peer.key, attempt.agent_metadata, notice))
 
     def _lose(self, attempt: Attempt, event: str, now: float) -> None:
         """Action ``ReadLost``: quarantine, and let the waiting requests fall back."""
@@ -257,10 +249,6 @@ class AttemptTable:
         soonest = max(fetch.next_at, now, attempt.sent_at + timing.retry_interval_s)
         latest = fetch.deadline - timing.ack_timeout_s
         retry = bool(fetch.waiters) and soonest <= latest and attempt.state == "retryable"
-        if retry:
-            more = timing.retry_pause(fetch.retries, attempt.session_id) - timing.retry_interval_s
-            fetch.next_at = min(soonest + more, latest)
-            fetch.retries += 1
         was = attempt.state
         effect = self._move(attempt, "settle", _RETRY_LEFT if retry else 0)
         fetch.attempt = None
@@ -268,9 +256,13 @@ class AttemptTable:
             self.tier.drop_allocated(attempt.entry)
         self._record(attempt, "Settle", now)
         self._forget(attempt)
-        if was == "done":
+        if effect == "keep_blocks":
+            more = timing.retry_pause(fetch.retries, attempt.session_id) - timing.retry_interval_s
+            fetch.next_at = min(soonest + more, latest)
+            fetch.retries += 1
+        elif was == "done":
             del self._fetches[fetch.mm_hash]
-        elif effect != "keep_blocks":
+        else:
             self._drop_fetch(fetch)
 
     def _forget(self, attempt: Attempt) -> None:

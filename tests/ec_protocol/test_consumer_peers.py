@@ -166,6 +166,7 @@ def test_requests_that_the_new_process_may_answer_go_on(world: World) -> None:
         world.finish(attempt)
     world.check()
     assert [p.incarnation for p in world.reads.peers.all()] == [world.producer.grants.incarnation]
+    assert ClosePeer(PRODUCER) not in world.commands, "it is the same connection"
 
 
 @pytest.mark.clause("EC-9.2")
@@ -381,6 +382,41 @@ def test_a_connection_is_idle_from_its_last_request_on(world: World) -> None:
     assert ClosePeer(PRODUCER) in world.commands
 
 
+@pytest.mark.clause("EC-9.5")
+@pytest.mark.parametrize("how", ["idle", "shutdown"])
+def test_every_connection_is_closed(world: World, how: str) -> None:
+    peers = [(f"host-{number}", 5601) for number in range(3)]
+    for peer in peers:
+        world.reads.fetch(str(peer), peer, N, None, str(peer), world.now)
+        if how == "idle":
+            world.reads.leave(str(peer), world.now)
+    world.pump()
+    if how == "idle":
+        world.reads.tick(START + IDLE_TTLS * world.timing.heartbeat_ttl_s)
+    else:
+        world.reads.shutdown(world.now)
+    assert world.pump() == [ClosePeer(peer) for peer in peers]
+    assert (world.reads.peers.all(), world.reads.idle) == ([], True)
+
+
+@pytest.mark.clause("EC-6.2")
+def test_shutdown_leaves_a_peer_that_is_down_to_its_reads(world: World) -> None:
+    """Its READ is in quarantine; another peer is connected, and only that one is closed."""
+    attempt = reading(world)
+    world.reads.peer_lost(PRODUCER, world.now)
+    world.reads.fetch("other", ("elsewhere", 1), N, None, "r2", world.now)
+    world.commands.clear()
+    world.reads.shutdown(world.now)
+    world.pump()
+    assert [c for c in world.commands if isinstance(c, ClosePeer)][-1].peer == ("elsewhere", 1)
+    assert world.tier.quarantined_blocks == 2
+    (peer,) = world.reads.peers.all()
+    assert (peer.state, peer.attempts) == ("down", {attempt})
+    world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+    assert (world.reads.idle, world.reads.peers.all()) == (True, [])
+    world.check()
+
+
 def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> None:
     """With a READ in quarantine for longer than a connection may be idle: no spinning."""
     world = World(timing=Timing(quarantine_s=100.0))
@@ -448,13 +484,20 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
     assert ask(MAX_PEERS) == "failed"
     assert reads.counters["too_many_peers"] == 1
     assert reads.peers.connected == MAX_PEERS
+    # One that is connected is asked more, and none gives way for it.
+    for number in (3, 5):
+        world.now += 0.5
+        peer = (f"host-{number}", 5601)
+        assert reads.fetch(f"more-{number}", peer, BLOCK, None, "more", world.now) == "pending"
+    reads.leave("more", world.now)
+    assert not any(isinstance(c, ClosePeer) for c in world.pump())
     # One that nobody waits for any more gives way, the longest idle first.
-    world.pump()
-    for number in (7, 3):
+    for number in (3, 7, 5):
         world.now += 0.5
         reads.leave(f"r{number}", world.now)
-    assert ask(MAX_PEERS + 1) == "pending"
+    for number in (MAX_PEERS + 1, MAX_PEERS + 2):
+        assert ask(number) == "pending"
     closed = [c.peer for c in world.pump() if isinstance(c, ClosePeer)]
-    assert closed == [("host-3", 5601)], "the one that was used longest ago, by its number"
+    assert closed == [("host-7", 5601), ("host-3", 5601)], "by when they were asked last"
     assert reads.peers.connected == MAX_PEERS
     world.check()

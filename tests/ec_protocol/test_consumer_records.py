@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 
+from ec_protocol.lifecycle import load_lifecycles
 from ec_protocol.timing import Timing
 from ec_protocol.wire import XferAck, XferStatus
 from tests.ec_protocol import test_actions
@@ -17,6 +19,14 @@ from tests.ec_protocol.world import BLOCK, PRODUCER, START, Region, World
 pytestmark = pytest.mark.clause("EC-1.3")
 
 ROOMY = Timing(fetch_budget_s=1000.0)
+
+
+@cache
+def asked(lifecycle: str, state: str, event: str) -> set[str]:
+    """The guards that the table has for an event in a state; no others are evaluated."""
+    edges = load_lifecycles()[lifecycle].edges
+    met = [edge for edge in edges if (edge.source, edge.event) == (state, event)]
+    return {guard for edge in met for guard in (*edge.needs, *edge.forbids)}
 
 
 class Watched(World):
@@ -31,6 +41,8 @@ class Watched(World):
         self.records.append(record)
         node = record["node"]
         self.told.update({(node, name): variables for name, variables in record["vars"].items()})
+        for fired in record["fired"]:
+            assert set(fired["guards"]) <= asked(fired["lifecycle"], fired["from"], fired["event"])
         for name, variables in self.are(node):
             assert self.told.get((node, name)) == variables, (record["action"], name)
 

@@ -174,7 +174,71 @@ def test_a_fetch_that_nobody_waits_for_is_not_tried_again(world: World) -> None:
     world.check()
 
 
+@pytest.mark.clause("EC-5.9")
+def test_blocks_that_nobody_waits_for_any_more_are_given_back(world: World) -> None:
+    """The last waiter gave up between two attempts: its budget was another one's rest."""
+    world.reads.within_budget("request-1", "h", world.now)
+    world.advance(world.timing.fetch_budget_s - 1.0)
+    never_ready(world)
+    assert world.reads.idle is False, "it is between two attempts"
+    due = world.reads.next_deadline()
+    assert due is not None
+    world.advance(1.0)
+    assert world.fetch("h", N) == "failed"
+    assert due <= world.now
+    world.tick()
+    assert (world.requests, world.reads.idle, world.tier.free_blocks) == ([], True, 16)
+    world.check()
+
+
+@pytest.mark.clause("EC-5.9")
+def test_all_who_wait_for_an_encoding_fall_back_together(world: World) -> None:
+    for waiter in ("r1", "r2", "r3"):
+        assert world.fetch("h", N, waiter) == "pending"
+    world.exchange()
+    assert [world.fetch("h", N, waiter) for waiter in ("r1", "r2", "r3")] == ["failed"] * 3
+    assert world.reads.counters["fallbacks"] == 3
+    assert world.pump() == []
+
+
 # ------------------------------------------------------------------------ the pump
+def test_an_attempt_under_way_is_not_made_twice(world: World) -> None:
+    """However often the pump looks at the clock, and whatever state the attempt is in."""
+    world.producer.save("h", N)
+    world.fetch("h", N)
+    world.pump()
+    world.tick(1.0)
+    world.deliver_requests()
+    world.deliver_acks()
+    world.tick(1.0)
+    assert world.post(1)
+    world.tick(1.0)
+    world.finish(1)
+    world.tick(1.0)
+    assert [c.req.session_id for c in world.commands if isinstance(c, SendReq)] == ["c1.1"]
+    assert world.reads.counters["reads_done"] == 1
+
+
+def test_the_clock_does_nothing_to_a_grant_that_the_pump_has_not_posted_yet() -> None:
+    """It asks for leave sooner or later, and learns then that the fence has closed."""
+    world = World(timing=Timing(fetch_budget_s=1000.0))
+    attempt = granted(world)
+    assert world.reads.next_deadline() is None
+    for _ in range(10):
+        world.tick(world.timing.quarantine_s)
+    assert (state_of(world), world.reads.quarantined) == ("allocated", 0)
+    assert not world.post(attempt)
+    assert world.fetch("h", N) == "pending"
+    world.check()
+
+
+def test_a_request_without_an_answer_has_no_grant_to_release(world: World) -> None:
+    world.fetch("h", N)
+    world.pump()
+    world.reads.leave("request-1", world.now)
+    assert world.pump() == []
+
+
 def test_the_pump_is_told_when_there_is_something_to_do(world: World) -> None:
     assert world.reads.has_commands is False
     world.fetch("h", N)

@@ -22,13 +22,15 @@ def test_an_address_has_one_current_incarnation() -> None:
     table = PeerTable(4.0)
     assert table.current(KEY) is None
     first = table.open(KEY, NOW)
-    assert (first.state, first.usable, first.incarnation) == ("connecting", True, "")
+    assert (first.state, first.incarnation) == ("connecting", "")
     assert first.version == PREFERRED_VERSION
     assert first.last_used == NOW
     assert table.current(KEY) is first
+    assert table.usable() == [first]
     second = table.open(KEY, NOW)
     assert table.current(KEY) is second
     assert second.peer_id != first.peer_id
+    assert (table.usable(), table.connected) == ([second], 1)
 
 
 def test_traffic_makes_it_live() -> None:
@@ -47,7 +49,7 @@ def test_down_is_no_longer_current(event: str, heard: bool) -> None:
     if heard:
         table.heard(peer)
     table.down(peer, event, NOW)
-    assert (peer.state, peer.usable, table.current(KEY)) == ("down", False, None)
+    assert (peer.state, table.usable(), table.current(KEY)) == ("down", [], None)
     assert table.all() == [peer]
 
 
