@@ -106,7 +106,7 @@ def test_a_default_is_mutated_and_put_in_place() -> None:
     assert isinstance(node, ast.FunctionDef)
     answers = set()
     for edit in edits(node):
-        mutated, defaults = source._edited(node, edit)
+        _, defaults = source._edited(node, edit)
         if defaults is not None:
             ask.__defaults__, ask.__kwdefaults__ = eval(defaults)
             answers.add(ask())
