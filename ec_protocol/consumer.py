@@ -123,10 +123,9 @@ class ConsumerReads(AttemptTable):
         self._failed.pop(waiter, None)
         self.deferrals.forget(waiter)
         for fetch in list(self._fetches.values()):
-            if waiter in fetch.waiters:
-                fetch.waiters.discard(waiter)
-                if not fetch.waiters:
-                    self._abort(fetch, now)
+            fetch.waiters.discard(waiter)
+            if not fetch.waiters:
+                self._abort(fetch, now)
         self.holds.release_where(lambda key: key[0] == "fetched" and key[2] == waiter)
 
     # --------------------------------------------------------------- pump: control
@@ -263,8 +262,8 @@ class ConsumerReads(AttemptTable):
 
     def _named(self, peer_key: PeerKey, ack: XferAck) -> Attempt | None:
         """The attempt that the ack names, or None after counting why it names none."""
-        session, dot, number = ack.session_id.rpartition(".")
-        if not dot or session != self.session or not number.isascii() or not number.isdigit():
+        session, _, number = ack.session_id.rpartition(".")
+        if session != self.session or not number.isascii() or not number.isdigit():
             self.counters["foreign_acks"] += 1
             return None
         attempt = self._attempts.get(int(number))

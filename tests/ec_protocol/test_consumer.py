@@ -413,6 +413,17 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
     world.check()
 
 
+def test_a_posted_read_is_neither_unprepared_nor_proven_over(world: World) -> None:
+    """What was said before it was posted, or of another READ, changes nothing."""
+    attempt = reading(world)
+    world.reads.post_failed(attempt, world.now)
+    world.reads.dma_ended(attempt, "aborted", world.now)
+    assert (state_of(world), world.reads.active_reads, world.pump()) == ("saving", 1, [])
+    world.finish(attempt)
+    assert state_of(world) == "pinned"
+    world.check()
+
+
 def test_one_name_with_two_sizes_is_fetched_for_the_first_only(world: World) -> None:
     attempt = reading(world)
     assert world.fetch("h", N + 1, "r2") == "failed"

@@ -241,6 +241,22 @@ def test_of_many_processes_at_one_address_the_last_few_are_remembered(world: Wor
     assert peer.former == tuple(names[-1 - MAX_FORMER : -1])
 
 
+@pytest.mark.clause("EC-9.2")
+def test_an_answer_that_does_not_say_whose_it_is_replaces_nobody(world: World) -> None:
+    """A refusal without a name, as vLLM sends it, voids no grant."""
+    attempt = granted(world)
+    world.fetch("missing", N, "r2")
+    world.pump()
+    world.requests.clear()
+    world.reads.on_ack(PRODUCER, XferAck("missing", 1), world.now)
+    assert world.fetch("missing", N, "r2") == "failed"
+    assert world.reads.counters["peers_replaced"] == 0
+    assert world.post(attempt)
+    world.finish(attempt)
+    assert state_of(world) == "pinned"
+    world.check()
+
+
 def test_several_restarts_in_a_row(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)

@@ -81,6 +81,31 @@ def test_who_fell_back_is_not_deferred_again(world: World, falls_back, fallbacks
 
 
 @pytest.mark.clause("EC-5.9")
+def test_who_comes_when_the_budget_is_spent_is_told_so_once_and_for_all(world: World) -> None:
+    """It waited for something else all the time; no fetch is made for it."""
+    world.reads.within_budget("late", "h", world.now)
+    world.advance(world.timing.fetch_budget_s)
+    for _ in range(3):
+        assert world.fetch("h", N, "late") == "failed"
+    assert world.reads.counters == {"budget_spent": 1, "fallbacks": 1}
+    assert world.pump() == []
+
+
+@pytest.mark.clause("EC-5.9")
+def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(
+    world: World,
+) -> None:
+    """It has not joined the fetch, whose READ is lost a moment later."""
+    attempt = reading(world)
+    world.now = START + world.timing.fetch_budget_s
+    assert world.fetch("h", N, "late") == "failed"
+    world.reads.read_error(attempt, "x", world.now)
+    assert world.fetch("h", N, "late") == "failed"
+    assert world.fetch("h", N, "next") == "pending"
+    assert world.reads.counters["fallbacks"] == 2, "who waited and who came late"
+
+
+@pytest.mark.clause("EC-5.9")
 def test_who_gave_up_is_not_served_by_the_fetch_that_goes_on(world: World) -> None:
     """Its own budget is spent, the other one's is not: no hold is taken for it."""
     world.reads.within_budget("late", "h", world.now)
