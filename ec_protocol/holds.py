@@ -73,7 +73,8 @@ class HoldTable:
         """
         known = self._holds.get(key)
         if known is not None:
-            if known.entry is entry or (known.entry is None and known.mm_hash == entry.mm_hash):
+            # What is held has its name to itself, so the same name is the same entry.
+            if known.mm_hash == entry.mm_hash:
                 known.deadline = max(known.deadline, deadline)
                 return True
             self.release(key)

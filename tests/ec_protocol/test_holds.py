@@ -160,6 +160,50 @@ def test_landing_displaces_too() -> None:
     assert (holds.held_blocks, holds.displaced) == (3, 1)
 
 
+@pytest.mark.clause("EC-3.6")
+def test_a_large_entry_displaces_as_many_as_it_takes() -> None:
+    tier, holds = table(blocks=8, share=0.5)
+    small = [land(tier, name, 1) for name in "abcd"]
+    for entry in small:
+        assert holds.hold(("announced", entry.mm_hash), entry, NOW)
+    large = land(tier, "large", 3)
+    assert holds.hold(("announced", "large"), large, NOW)
+    assert [entry.state for entry in small] == ["ready", "ready", "ready", "pinned"]
+    assert (holds.displaced, holds.held_blocks) == (3, 4)
+    tier.check()
+
+
+@pytest.mark.clause("EC-11.3")
+def test_of_all_that_wait_only_those_for_the_landed_name_start() -> None:
+    """Two encodings are on their way, each announced and awaited by two requests."""
+    tier, holds = table(blocks=8, share=1.0)
+    entries = {name: saving(tier, name) for name in ("a", "b")}
+    for waiter in ("r1", "r2"):
+        for name, entry in entries.items():
+            assert holds.hold(("announced", name, waiter), entry, NOW)
+    tier.write_landed(entries["b"], ("save", 1))
+    holds.landed(entries["b"])
+    assert (len(entries["b"].holders), entries["a"].state) == (2, "saving")
+    assert holds.held_blocks == 1
+    tier.write_landed(entries["a"], ("save", 1))
+    holds.landed(entries["a"])
+    assert (len(entries["a"].holders), holds.held_blocks) == (2, 2)
+    holds.tick(NOW)
+    assert [entry.state for entry in entries.values()] == ["ready", "ready"]
+    tier.check()
+
+
+@pytest.mark.clause("EC-3.5")
+def test_the_deadline_that_comes_first_is_named() -> None:
+    tier, holds = table()
+    for name, deadline in (("a", NOW + 2), ("b", NOW + 1), ("c", NOW + 3)):
+        holds.hold(("announced", name), land(tier, name), deadline)
+    for expected in (NOW + 1, NOW + 2, NOW + 3):
+        assert holds.next_deadline() == expected
+        holds.tick(expected)
+    assert (holds.next_deadline(), len(holds)) == (None, 0)
+
+
 def test_a_name_that_got_another_entry_is_held_anew() -> None:
     tier, holds = table(blocks=2, share=1.0)
     old = land(tier, "a", 2)
