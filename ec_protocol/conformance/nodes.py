@@ -126,11 +126,13 @@ class Message:
         via: Operation that delivers it: ``request``, ``answer`` or ``notice``.
         frames: Hex, as sent; a notice is one frame.
         incarnation: Of the process that it was meant for (notices only).
+        delivered: It has reached its target; a copy may wait all the same.
     """
 
     via: str
     frames: list[str]
     incarnation: int = 0
+    delivered: bool = False
 
 
 @dataclass(eq=False)

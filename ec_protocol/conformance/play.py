@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ec_protocol.conformance import play_data, play_engine, play_wire
+from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError
 from ec_protocol.conformance.links import Link
 from ec_protocol.conformance.schedule import Case, parse_step
@@ -37,6 +38,12 @@ def play(case: Case, connect: Callable[[str], Link], history: list[dict[str, Any
             if not node.setup.later:
                 world.start(node)
         play_steps(world, case.steps, "step")
+        if world.watch.near:
+            raise world.watch.near[0]
+    except Unsupported:
+        if world.watch.near:
+            raise world.watch.near[0] from None
+        raise
     finally:
         world.close()
 
@@ -54,8 +61,11 @@ def play_steps(world: World, raw_steps: list[dict[str, Any]], where: str) -> Non
         if isinstance(step, Try):
             _try(world, step, here)
             continue
+        noted = len(world.watch.near)
         try:
             PLAYERS[type(step)](world, step)
+            for breach in world.watch.near[noted:]:
+                breach.where, breach.step = here, raw
         except CheckFailed as exc:
             exc.where = here if not step.note else f"{here} ({step.note})"
             exc.step = raw

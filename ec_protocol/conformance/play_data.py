@@ -96,19 +96,7 @@ def _play_dma(world: World, step: steps.Dma) -> None:
             if not move_piece(world, what):
                 raise ScheduleError(f"{what.name}: a process that is gone completes no READ")
     if step.do in ("finish", "done"):
-        if what.done < len(what.pieces):
-            raise ScheduleError(f"{what.name} is not finished: it cannot be seen done")
-        world.notice_of(what)
-        what.reported = True
-        world.watch.done(
-            what.node,
-            what.mm_hash,
-            what.notice,
-            world.now(world.node(what.node)),
-            writer=what.writer,
-            lost=what.lost or what.abandoned,
-        )
-        say(world, what, "done")
+        _seen_done(world, what)
     elif step.do == "fail":
         if what.reported:
             raise ScheduleError(f"{what.name} was seen done: it cannot fail any more")
@@ -118,6 +106,54 @@ def _play_dma(world: World, step: steps.Dma) -> None:
         # From here on nothing is written: the proof.
         what.closed = True
         say(world, what, "aborted" if step.do == "aborted" else "endpoint_closed")
+
+
+def _seen_done(world: World, what: Dma) -> None:
+    if what.done < len(what.pieces):
+        raise ScheduleError(f"{what.name} is not finished: it cannot be seen done")
+    world.notice_of(what)
+    what.reported = True
+    world.watch.done(
+        what.node,
+        what.mm_hash,
+        what.notice,
+        world.now(world.node(what.node)),
+        writer=what.writer,
+        lost=what.lost or what.abandoned,
+    )
+    say(world, what, "done")
+
+
+@plays(steps.Settle)
+def _play_settle(world: World, step: steps.Settle) -> None:
+    node = world.node(step.settle)
+    for run in list(node.copies.values()):
+        land(world, node, run)
+    for what in list(world.dmas.values()) if step.reads else ():
+        if what.node == node.name and not what.reported and not what.closed:
+            _come_to_an_end(world, what)
+
+
+def _come_to_an_end(world: World, what: Dma) -> None:
+    """A READ that is well is done; one that is not stops, which proves that it is over.
+
+    The proof is told to whoever takes it. For others it is a fact all the same: what
+    they do about a READ that reports an error, or nothing, is theirs.
+    """
+    well = not (what.lost or what.abandoned)
+    while well and what.done < len(what.pieces):
+        well = move_piece(world, what)
+    if well:
+        _seen_done(world, what)
+        return
+    if not what.lost:
+        what.lost = True
+        say(world, what, "error")
+    what.closed = True
+    try:
+        say(world, what, "endpoint_closed")
+    except Unsupported:
+        world.log("untold", node=what.node, dma=what.name)
 
 
 @plays(steps.Handle)
@@ -245,9 +281,21 @@ def _end(world: World, node: Node, request: dict[str, Any]) -> None:
     del node.requests[request["id"]]
 
 
+def _delivered(world: World, name: str) -> bool:
+    """Whether a message such as ``"P>C#2"`` has reached its target."""
+    channel, _, number = name.partition("#")
+    if not number.isdecimal():
+        raise ScheduleError(f"{name!r} is no message: expected A>B#1")
+    waiting = world.channel(channel)
+    return len(waiting) >= int(number) and waiting[int(number) - 1].delivered
+
+
 @plays(steps.Servable)
 def _play_servable(world: World, step: steps.Servable) -> None:
     node = world.node(step.at)
+    if step.after and not _delivered(world, step.after):
+        world.log("impossible", number="", why=f"message {step.after} was not delivered")
+        return
     request = _probe(world, node, [step.servable])
     ready = world.call(node, "available", request=request)["ready"]
     has = ready and world.has(node, request, 0)

@@ -262,13 +262,6 @@ def _play_copy(world: World, step: steps.Copy) -> None:
             compare(step.expect, seen, f"report of rank {rank} on {run.name}")
 
 
-@plays(steps.Settle)
-def _play_settle(world: World, step: steps.Settle) -> None:
-    node = world.node(step.settle)
-    for run in list(node.copies.values()):
-        land(world, node, run)
-
-
 @plays(steps.Resize)
 def _play_resize(world: World, step: steps.Resize) -> None:
     world.setup.encodings[step.resize] = step.blocks

@@ -52,6 +52,7 @@ def hand_over(world: World, channel: str, message: Message) -> None:
     node = world.node(target)
     if not node.alive:
         return
+    message.delivered = True
     world.log("delivered", node=source, to=target, via=message.via)
     if message.via == "notice":
         if message.incarnation not in (0, node.incarnation):

@@ -86,9 +86,10 @@ class Copy(Step):
 
 
 class Settle(Step):
-    """Every copy of a node that is under way lands on every rank."""
+    """Every copy of a node that is under way lands on every rank; its READs end too if asked."""
 
     settle: str
+    reads: bool = False
 
 
 class Resize(Step):
@@ -180,11 +181,15 @@ class Stop(Step):
 
 # ----------------------------------------------------------------------- checks
 class Servable(Step):
-    """Whether the node would promise the encoding in a step of its own."""
+    """Whether the node would promise the encoding in a step of its own.
+
+    With ``after``, such as ``"P>C#2"``, it is asked only if that message was delivered.
+    """
 
     servable: str
     at: str
     expect: bool = True
+    after: str = ""
 
 
 class Load(Step):

@@ -23,7 +23,6 @@ from ec_protocol.scenarios.errors import NotExpressible
 from ec_protocol.scenarios.peer_read import P_RATE, TIMERS
 
 Move = tuple[str, State]
-_MORE_READS: Final = 2
 _EMPTY: Final = ("nobody", "torn")
 
 
@@ -85,11 +84,7 @@ class _Translation:
         draft = self.draft
         for node in self.nodes:
             draft.whatever_is_loaded(node, self.names)
-        draft.nothing_is_left(
-            f"{node}#{number}"
-            for node, count in self.posted.items()
-            for number in range(1, count + _MORE_READS + 1)
-        )
+        draft.nothing_is_left()
         return draft
 
     def _take(self, action: str, before: State, after: State) -> None:
@@ -261,5 +256,9 @@ class _Translation:
                     self._deliver(f"{consumer}~{producer}", ("notice", other))
 
     def _on_expire(self, attempt: Any, before: State, after: State) -> None:
-        self.draft.quiet_until(f"granted{attempt} + lease_s - 0.5 * lease_margin_s")
+        # As in PeerRead: P's clock must be ahead only if the fence is open still.
+        ahead = attempts_of(before)[attempt]["open"]
+        self.draft.quiet_until(
+            f"granted{attempt} + lease_s" + (" - 0.5 * lease_margin_s" if ahead else "")
+        )
         self.draft.touch(self._ends(attempt, before)[1])

@@ -17,7 +17,6 @@ from ec_protocol.scenarios.draft import BLOCKS_EACH, Draft
 from ec_protocol.scenarios.peer_read import TIMERS
 
 Move = tuple[str, State]
-_MORE_READS = 2
 
 
 def schedule(moves: Sequence[Move], broken: str = "") -> Draft:
@@ -47,6 +46,7 @@ class _Translation:
         self.requests: list[Any] = []
         self.acks: list[tuple[Any, Any]] = []
         self.reads: dict[Any, int] = {}
+        self.answers: dict[Any, int] = {}
         self.turned = False
 
     def translate(self, broken: str) -> Draft:
@@ -62,14 +62,14 @@ class _Translation:
             (read,) = changed_keys("read", self.moves[-2][1], self.moves[-1][1])
             self.draft.note("what the new process granted can be read from it")
             self.draft.must(
-                {"servable": self.names[read], "at": "C", "expect": True, "clause": "EC-9.3"}
-            )
+                {"servable": self.names[read], "at": "C", "after": f"P>C#{self.answers[read]}",
+                 "expect": True, "clause": "EC-9.3"}
+            )  # fmt: skip
         self.draft.whatever_is_loaded("C", self.names.values())
         if not before["alive"]:
             self.draft.note("somebody has to answer what is asked of P at the end")
             self.draft.restart("P")
-        numbers = range(1, len(self.reads) + _MORE_READS + 1)
-        self.draft.nothing_is_left(f"C#{number}" for number in numbers)
+        self.draft.nothing_is_left()
         return self.draft
 
     def _fall_back(self) -> None:
@@ -115,6 +115,7 @@ class _Translation:
             # The data plane posts as soon as the ack is there.
             self.reads[read] = len(self.reads) + 1
             nth = next(n for n, ack in enumerate(self.acks, 1) if ack[0] == read)
+            self.answers[read] = nth
             draft.attempt({"deliver": "P>C", "nth": nth, "keep": True})
         elif action == "AckTimeout":
             draft.quiet_until(f"asked{read} + ack_timeout_s")

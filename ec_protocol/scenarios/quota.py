@@ -54,7 +54,7 @@ def schedule(moves: Sequence[Move], constants: Mapping[str, str]) -> Draft:
         before = after
     _bounds(draft, before, peers, grant_quota - peer_quota, capacity - grant_quota)
     draft.whatever_is_loaded("P", names)
-    draft.nothing_is_left([])
+    draft.nothing_is_left()
     return draft
 
 

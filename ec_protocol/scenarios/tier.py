@@ -66,7 +66,7 @@ class _Translation:
         draft = self.draft
         draft.settle()
         draft.whatever_is_loaded(_NODE, self.names, self.ranks)
-        draft.nothing_is_left([])
+        draft.nothing_is_left()
 
     def _take(self, number: int, action: str, before: State, after: State) -> None:
         if action.startswith("Remote"):

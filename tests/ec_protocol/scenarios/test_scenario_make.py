@@ -129,7 +129,7 @@ def test_requests_of_a_killed_process_are_not_finished():
     draft = Draft({"P": {"blocks": 2}}, ["A"], {})
     draft.request("P", ["A"])
     draft.restart("P")
-    draft.nothing_is_left([])
+    draft.nothing_is_left()
     assert not any("finish" in step for step in draft.steps)
 
 
