@@ -118,6 +118,11 @@ class GrantSeen:
     twice: bool = False
 
 
+def identity_of(name: str, incarnation: int) -> str:
+    """Identity of the DEALER of a node's process, hex: each process has another."""
+    return f"{name}/{incarnation}".encode().hex()
+
+
 @dataclass(eq=False)
 class Message:
     """Something on its way.
@@ -125,7 +130,8 @@ class Message:
     Attributes:
         via: Operation that delivers it: ``request``, ``answer`` or ``notice``.
         frames: Hex, as sent; a notice is one frame.
-        incarnation: Of the process that it was meant for (notices only).
+        incarnation: Of the process that it was meant for (notices, answers), or that has
+            sent it (requests); 0: whichever runs.
         delivered: It has reached its target; a copy may wait all the same.
     """
 
@@ -162,8 +168,8 @@ class Node:
 
     @property
     def identity(self) -> str:
-        """Identity of its DEALER, hex."""
-        return self.name.encode().hex()
+        """Identity of its process's DEALER, hex."""
+        return identity_of(self.name, self.incarnation)
 
 
 @dataclass(eq=False)
@@ -182,8 +188,8 @@ class Played:
 
     @property
     def identity(self) -> str:
-        """Identity of its DEALER, hex."""
-        return self.name.encode().hex()
+        """Identity of its process's DEALER, hex."""
+        return identity_of(self.name, self.incarnation)
 
     @property
     def agent(self) -> bytes:

@@ -10,7 +10,7 @@ from ec_protocol._files import spec_path
 from ec_protocol.conformance import frames, steps
 from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError, compare
-from ec_protocol.conformance.nodes import Message, Node, Played
+from ec_protocol.conformance.nodes import Message, Node, Played, identity_of
 from ec_protocol.conformance.verbs import plays
 from ec_protocol.conformance.world import World
 
@@ -52,14 +52,16 @@ def hand_over(world: World, channel: str, message: Message) -> None:
     node = world.node(target)
     if not node.alive:
         return
+    if message.via != "request" and message.incarnation not in (0, node.incarnation):
+        world.log("dropped", channel=channel)
+        return
     message.delivered = True
     world.log("delivered", node=source, to=target, via=message.via)
     if message.via == "notice":
-        if message.incarnation not in (0, node.incarnation):
-            return
         notice(world, node, bytes.fromhex(message.frames[0]))
     elif message.via == "request":
-        identity = world.anyone(source).identity
+        sender = world.anyone(source)
+        identity = identity_of(source, message.incarnation or sender.incarnation)
         world.call(node, "request", identity=identity, frames=message.frames)
     else:
         peer = list(world.anyone(source).address)
@@ -225,7 +227,7 @@ def _play_bound(world: World, step: steps.Bound) -> None:
     world.call(node, "request", identity=by.identity, frames=["", frame])
     answers = channel[before:]
     del channel[before:]
-    optional = bool(step.fields) and set(step.fields) <= {"attempt_id", "incarnation"}
+    optional = step.expect == "dropped" and set(step.fields) <= {"attempt_id", "incarnation"}
     if optional and answers and not _OPTIONAL & set(decoded(answers[0].frames)):
         raise Unsupported("the optional fields of a request: it ignores them (EC-8.1)")
     compare(step.expect, "answered" if answers else "dropped", "the request")

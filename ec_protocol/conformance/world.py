@@ -239,13 +239,15 @@ class World:
     def _sent(self, node: Node, output: dict[str, Any]) -> None:
         to = output["to"]
         if isinstance(to, str):
-            target = bytes.fromhex(to).decode(errors="replace")
-            message = Message("answer", output["frames"])
+            target, _, process = bytes.fromhex(to).decode(errors="replace").partition("/")
+            # A connection ends with its process: nobody else gets the answer.
+            meant = int(process) if process.isdecimal() else 0
+            message = Message("answer", output["frames"], meant)
             self._watch_ack(node, output["frames"])
         else:
             found = [other.name for other in self.everyone() if list(other.address) == list(to)]
             target = found[0] if found else f"{to[0]}:{to[1]}"
-            message = Message("request", output["frames"])
+            message = Message("request", output["frames"], node.incarnation)
             self.watch.request(node.name, output["frames"], self.now(node))
         self.channel(f"{node.name}>{target}").append(message)
         self.log("sent", node=node.name, to=target, via=message.via)

@@ -232,7 +232,7 @@ class _Translation:
         self._tell(attempt, "done" if over else "closed", before)
 
     def _on_retire(self, attempt: Any, before: State, after: State) -> None:
-        self.draft.quiet_until(f"gone{attempt} + quarantine_s")
+        self.draft.quiet_until(f"gone{attempt} + quarantine_s + eps")
         self.draft.touch(self._ends(attempt, before)[0])
 
     def _on_dmafinish(self, attempt: Any, before: State, after: State) -> None:

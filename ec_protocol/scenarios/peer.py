@@ -118,7 +118,7 @@ class _Translation:
             self.answers[read] = nth
             draft.attempt({"deliver": "P>C", "nth": nth, "keep": True})
         elif action == "AckTimeout":
-            draft.quiet_until(f"asked{read} + ack_timeout_s")
+            draft.quiet_until(f"asked{read} + ack_timeout_s + eps")
             draft.touch("C")
         elif action == "Completes":
             draft.attempt({"dma": f"C#{self.reads[read]}", "do": "move"})
@@ -129,5 +129,5 @@ class _Translation:
             draft.attempt({"dma": f"C#{self.reads[read]}", "do": "fail"})
             draft.mark(f"gone{read}")
         elif action == "Retire":
-            draft.quiet_until(f"gone{read} + quarantine_s")
+            draft.quiet_until(f"gone{read} + quarantine_s + eps")
             draft.touch("C")

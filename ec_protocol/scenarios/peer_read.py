@@ -301,7 +301,7 @@ class _Translation:
 
     def _on_acktimeout(self, action: str, before: State, after: State) -> None:
         attempt = self._attempt("read", before, after)
-        self.draft.quiet_until(f"asked{attempt} + ack_timeout_s")
+        self.draft.quiet_until(f"asked{attempt} + ack_timeout_s + eps")
         self.draft.touch("C")
 
     def _on_postread(self, action: str, before: State, after: State) -> None:
@@ -324,7 +324,7 @@ class _Translation:
         if "peer_lost" in events:
             self._peer_lost()
         elif "read_timeout" in events:
-            self.draft.quiet_until(f"posted{attempt} + read_timeout_s")
+            self.draft.quiet_until(f"posted{attempt} + read_timeout_s + eps")
             self.draft.touch("C")
         elif attempt in self.reads:
             self.draft.attempt({"dma": f"C#{self.reads[attempt]}", "do": "fail"})
@@ -350,7 +350,7 @@ class _Translation:
 
     def _on_retire(self, action: str, before: State, after: State) -> None:
         attempt = self._attempt("read", before, after)
-        self.draft.quiet_until(f"gone{attempt} + quarantine_s")
+        self.draft.quiet_until(f"gone{attempt} + quarantine_s + eps")
         self.draft.touch("C")
 
     def _on_reclaim(self, action: str, before: State, after: State) -> None:
