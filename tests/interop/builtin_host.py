@@ -1,30 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own ECCPUConnector in a process of its own, for the wire interop tests.
-
-Usage: ``python -m tests.interop.builtin_host ROLE PORT BLOCKS [NAME=VALUE …]``.
+"""vLLM's own ECCPUConnector, driven by a test from another process (``driver.Builtin``).
 
 Everything is its real code: scheduler, cache, sessions, ZMQ, NIXL, the region under
-``/dev/shm``. Two things stand in for what needs a GPU and a model: the configuration is
-a plain object with the fields that the connector reads, and the bytes that a worker's
-copy would put into the region are written here. Options shorten its timers or make it
-an older release: ``lease``, ``ack``, ``admit``, ``version``.
+``/dev/shm``. Three things stand in for what is around it: the configuration is a plain
+object with the fields that the connector reads, the bytes that a worker's copy would put
+into the region come from the test, and ``time`` in its modules is a ``Clock``.
 
-One JSON object per line comes in on stdin, one goes out per object; see ``Host``.
-Engine steps follow each other as long as it ``run``s.
+The fork server imports this module; nothing of NIXL, ZMQ or threads exists before a
+``Host`` is made in a forked process.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import random
-import select
-import sys
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+import vllm
+import zmq  # noqa: F401
+from vllm.config.ec_transfer import ECTransferConfig
+from vllm.distributed import nixl_utils  # noqa: F401
+from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
+from vllm.distributed.ec_transfer.ec_connector.cpu import scheduler, session
+from vllm.distributed.ec_transfer.ec_connector.cpu.common import ECCPUWorkerMetadata
+from vllm.distributed.ec_transfer.ec_connector.cpu.connector import ECCPUConnector
+from vllm.distributed.ec_transfer.ec_connector.cpu.control import zmq as control  # noqa: F401
+from vllm.distributed.ec_transfer.ec_connector.cpu.data import nixl as plane  # noqa: F401
+from vllm.multimodal.inputs import PlaceholderRange
+from vllm.v1.outputs import ECConnectorOutput
+
+from tests.interop.clock import Clock
 
 HIDDEN = 2048
 DTYPE = torch.bfloat16
@@ -32,10 +39,8 @@ BLOCK = HIDDEN * DTYPE.itemsize
 MODEL = "interop"
 
 
-def configuration(role: str, name: str, blocks: int, extra: dict[str, Any]) -> Any:
+def configuration(role: str, name: str, blocks: int, ranks: int, extra: dict[str, Any]) -> Any:
     """What the connector reads of a VllmConfig."""
-    from vllm.config.ec_transfer import ECTransferConfig
-
     transfer = ECTransferConfig(
         ec_connector="ECCPUConnector",
         ec_role=role,
@@ -49,7 +54,7 @@ def configuration(role: str, name: str, blocks: int, extra: dict[str, Any]) -> A
         ec_transfer_config=transfer,
         parallel_config=SimpleNamespace(
             data_parallel_index=0,
-            tensor_parallel_size=1,
+            tensor_parallel_size=ranks,
             prefill_context_parallel_size=1,
             distributed_executor_backend="mp",
         ),
@@ -68,8 +73,6 @@ class Media(dict):
 
 def request_for(mm_hash: str, rows: int, request_id: str, params: Any = None) -> Any:
     """A request with one item that still carries its media."""
-    from vllm.multimodal.inputs import PlaceholderRange
-
     feature = SimpleNamespace(
         identifier=mm_hash,
         modality="image",
@@ -80,24 +83,35 @@ def request_for(mm_hash: str, rows: int, request_id: str, params: Any = None) ->
 
 
 class Host:
-    """One engine: the connector's scheduler half, stepped as an engine steps it."""
+    """One engine: the connector's scheduler half, stepped as an engine steps it.
 
-    def __init__(self, role: str, port: int, blocks: int, options: dict[str, str]) -> None:
+    Args:
+        role: ``ec_producer``, ``ec_consumer`` or ``ec_both``.
+        port: Of its control socket.
+        blocks: Of its region.
+        version: Speak this version of the protocol, as another release would.
+        ranks: Tensor-parallel size.
+        extra: More of ``ec_connector_extra_config``.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        port: int,
+        blocks: int,
+        version: int | None = None,
+        ranks: int = 1,
+        **extra: Any,
+    ) -> None:
         os.environ["VLLM_EC_SIDE_CHANNEL_HOST"] = "127.0.0.1"
         os.environ["VLLM_EC_SIDE_CHANNEL_PORT"] = str(port)
-        from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
-        from vllm.distributed.ec_transfer.ec_connector.cpu import scheduler, session
-        from vllm.distributed.ec_transfer.ec_connector.cpu.connector import ECCPUConnector
-
-        if "lease" in options:
-            session.PRODUCER_PIN_LEASE_S = float(options["lease"])
-        if "version" in options:
-            session.EC_CONNECTOR_VERSION = int(options["version"])
-        if "admit" in options:
-            scheduler._ADMIT_DEFER_TIMEOUT_S = float(options["admit"])
-        extra = {"consumer_ack_timeout_s": float(options["ack"])} if "ack" in options else {}
-        name = f"builtin-{os.getpid()}"
-        config = configuration(role, name, blocks, extra)
+        self.clock = Clock()
+        session.time = scheduler.time = SimpleNamespace(monotonic=self.clock)
+        if version is not None:
+            session.EC_CONNECTOR_VERSION = version
+            if role == "ec_consumer":
+                session.XferReq = functools.partial(session.XferReq, connector_version=version)
+        config = configuration(role, f"builtin-{os.getpid()}", blocks, ranks, extra)
         self.connector = ECCPUConnector(config, ECConnectorRole.SCHEDULER)
         self.half = self.connector.connector_scheduler
         self.running = True
@@ -105,13 +119,12 @@ class Host:
         self.admitted: set[str] = set()
 
     def hello(self) -> dict[str, Any]:
-        import vllm
-
         return {
             "vllm": vllm.__version__,
             "compat": self.half._compat_hash,
             "metadata": len(self.half._data.get_agent_metadata()),
             "descriptor": len(self.half._data.get_mem_descriptor()),
+            "lease": session.PRODUCER_PIN_LEASE_S,
         }
 
     # ---------------------------------------------------------------- engine steps
@@ -122,59 +135,60 @@ class Host:
                 self.admitted.add(request_id)
         self.connector.build_connector_meta(None)
 
-    def do_run(self, on: bool) -> dict[str, Any]:
+    def do_run(self, on: bool) -> None:
         """Go on stepping, or stand still as in a long step."""
         self.running = on
-        return {}
 
-    # -------------------------------------------------------------------- producer
-    def do_save(self, name: str, rows: int, seed: int, land: bool = True) -> dict[str, Any]:
-        """Save random rows, as if the encoder had made them; announce them."""
-        request = request_for(name, rows, f"save-{name}")
-        self.connector.update_state_after_alloc(request, 0)
-        blocks = self.connector.build_connector_meta(None).saves[name]
-        data = bytearray(random.Random(seed).randbytes(rows * BLOCK))
-        rows_of = torch.frombuffer(data, dtype=torch.int8).view(rows, BLOCK)
-        self.half._region.blocks[blocks] = rows_of
-        if land:
-            self.do_land(name)
-        return {"blocks": blocks, "params": self.connector.request_finished(request)[1]}
+    def do_step(self) -> None:
+        self.step()
 
-    def do_land(self, name: str) -> dict[str, Any]:
-        """The worker's report that a save finished."""
-        from vllm.distributed.ec_transfer.ec_connector.cpu.common import ECCPUWorkerMetadata
-        from vllm.v1.outputs import ECConnectorOutput
+    def do_advance(self, seconds: float) -> None:
+        """Its time moves on."""
+        self.clock.advance(seconds)
 
-        report = ECCPUWorkerMetadata(completed_saves=[name])
-        self.connector.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
-        return {}
-
-    def do_hang_up(self) -> dict[str, Any]:
+    def do_hang_up(self) -> None:
         """The first thing that its shutdown does: the control socket is closed."""
         self.running = False
         self.half._producer_session.close()
-        return {}
 
-    def do_grants(self) -> dict[str, Any]:
-        """Outstanding grants by their keys, and pins by name."""
-        session = self.half._producer_session
-        entries = self.half._cache._entries
-        return {
-            "grants": sorted(session._active_xfers),
-            "pins": {name: entry._pin_count for name, entry in entries.items()},
-        }
+    # -------------------------------------------------------------------- what it holds
+    def do_grants(self) -> list[str]:
+        """Keys of its outstanding grants."""
+        return sorted(self.half._producer_session._active_xfers)
+
+    def do_pins(self) -> dict[str, int]:
+        return {name: entry._pin_count for name, entry in self.half._cache._entries.items()}
 
     def do_account(self) -> dict[str, Any]:
-        """What it still holds: entries that are not ready, READs in quarantine, grants."""
+        """Entries that are not ready, READs, and what else it still holds."""
         entries = self.half._cache._entries
         sessions = self.half._sessions.values()
+        transfers = [xfer for session in sessions for xfer in session._xfers.values()]
         return {
             "not_ready": sorted(name for name, entry in entries.items() if not entry.ready),
+            "reading": sum(xfer.transfer_handle is not None for xfer in transfers),
             "quarantined": sum(len(session._quarantined) for session in sessions),
             "sessions": len(self.half._sessions),
             "free": len(self.half._cache._free_blocks),
-            "pending": self.connector.has_pending_push_work(),
         }
+
+    # -------------------------------------------------------------------- saves and loads
+    def do_save(self, name: str, data: bytes, land: bool) -> Any:
+        """Save bytes, as if the encoder had made them; what is announced of them."""
+        rows = len(data) // BLOCK
+        request = request_for(name, rows, f"save-{name}")
+        self.connector.update_state_after_alloc(request, 0)
+        blocks = self.connector.build_connector_meta(None).saves[name]
+        copy = torch.frombuffer(bytearray(data), dtype=torch.int8).view(rows, BLOCK)
+        self.half._region.blocks[blocks] = copy
+        if land:
+            self.do_report(saves=[name])
+        return self.connector.request_finished(request)[1]
+
+    def do_report(self, saves: list[str] = [], loads: list[int] = []) -> None:  # noqa: B006
+        """One rank's report of what finished."""
+        report = ECCPUWorkerMetadata(completed_saves=saves, completed_loads=loads)
+        self.connector.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
 
     def do_schedule(self, items: dict[str, int]) -> dict[str, Any]:
         """A request in one step, in the order of vLLM's scheduler: encode first, then load."""
@@ -183,13 +197,13 @@ class Host:
         for name in sorted(items, key=lambda name: name in promised):
             self.connector.update_state_after_alloc(request_for(name, items[name], "s"), 0)
         step = self.connector.build_connector_meta(None)
-        return {"promised": promised, "loads": list(step.loads), "saves": list(step.saves)}
+        loads = {name: transfer for name, (transfer, _, _) in step.loads.items()}
+        return {"promised": promised, "loads": loads, "saves": list(step.saves)}
 
-    # -------------------------------------------------------------------- consumer
-    def do_ask(self, name: str, rows: int, request: str, params: Any) -> dict[str, Any]:
+    # ---------------------------------------------------------------------------- READs
+    def do_ask(self, name: str, rows: int, request: str, params: Any) -> None:
         """A request arrives that refers to an encoding elsewhere."""
         self.waiting[request] = request_for(name, rows, request, params)
-        return {}
 
     def do_state(self, name: str, request: str) -> dict[str, Any]:
         """Where the request is, and what the region holds for the encoding."""
@@ -198,47 +212,16 @@ class Host:
         return {
             "admitted": request in self.admitted,
             "ready": ready,
-            "blocks": list(entry.block_ids) if entry is not None else [],
-            "bytes": self._bytes(entry) if ready else "",
+            "bytes": self._bytes(entry) if ready else b"",
             "in_flight": name in self.half._in_flight,
         }
 
-    def _bytes(self, entry: Any) -> str:
-        rows = self.half._region.blocks[list(entry.block_ids)]
-        return rows.numpy().tobytes().hex()
+    def _bytes(self, entry: Any) -> bytes:
+        return self.half._region.blocks[list(entry.block_ids)].numpy().tobytes()
 
-    def do_evict(self, name: str) -> dict[str, Any]:
+    def do_evict(self, name: str) -> bool:
         """Fill the region until a ready entry is gone, and make room again."""
         cache = self.half._cache
         cache.alloc("filler", cache._num_blocks)
         cache.discard("filler")
-        return {"gone": cache.get(name) is None}
-
-
-def main() -> None:
-    role, port, blocks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    # Libraries write to stdout; the driver gets a pipe of its own.
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    host = Host(role, port, blocks, dict(word.split("=") for word in sys.argv[4:]))
-    try:
-        out.write(json.dumps(host.hello()) + "\n")
-        out.flush()
-        while True:
-            if not select.select([sys.stdin], [], [], 0.001)[0]:
-                if host.running:
-                    host.step()
-                continue
-            line = sys.stdin.readline()
-            if not line:
-                return
-            command = json.loads(line)
-            answer = getattr(host, "do_" + command.pop("do"))(**command)
-            out.write(json.dumps({**answer, "at": time.monotonic()}) + "\n")
-            out.flush()
-    finally:
-        host.connector.shutdown()
-
-
-if __name__ == "__main__":
-    main()
+        return cache.get(name) is None

@@ -1,73 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives ``builtin_host`` from a test; our own side is ``tests.ec_connector.pair.Node``."""
+"""Both ends of the wire: vLLM's connector in forked processes, ours in this one.
+
+One fork server imports vLLM, torch and NIXL, which takes longer than all tests together;
+every process with the built-in connector is forked from it before any socket, agent or
+thread exists, so a test has its own and may stop or kill it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import glob
+import functools
 import importlib.util
 import itertools
-import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import zmq
 
-from e2e.server import CPU_ENV, ROOT, free_port
+from e2e.server import CPU_ENV, free_port
 from ec_connector.instance import ModelFacts
+from ec_protocol import wire
+from ec_protocol.wire import XferAck, XferReq
 from tests.ec_connector.pair import BLOCK, Node
+from tests.interop import child
+from tests.interop.clock import Clock
 
 #: The release whose classes are driven; the compatibility hash contains it.
 RELEASE = "0.32.0"
 FACTS = ModelFacts(RELEASE, "interop", "bfloat16", 2)
+COMPAT = wire.compatibility_hash(RELEASE, FACTS.model, "torch.bfloat16", BLOCK)
+ROWS = 40
+NBYTES = ROWS * BLOCK
+#: Bound of every wait: far beyond what a healthy run takes, on a busy host too.
+PATIENCE_S = 120.0
+#: No peer is missed because it had to wait for a core.
+PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 
 marks = [
     pytest.mark.e2e,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
         reason="vLLM is not installed: `make interop` runs this in .venv-e2e",
     ),
 ]
 
-_seeds = itertools.count(1)
+_numbers = itertools.count(1)
+
+
+def fresh() -> str:
+    """A name of no encoding so far."""
+    return f"{next(_numbers):064x}"
+
+
+def content(name: str, rows: int = ROWS) -> bytes:
+    """What the encoding of that name looks like."""
+    return random.Random(name).randbytes(rows * BLOCK)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for something that another process or thread does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        time.sleep(0.0005)
+
+
+@functools.cache
+def forks() -> Any:
+    """The fork server, ready."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(child.PRELOAD)
+    with mock.patch.dict(os.environ, {**CPU_ENV, "VLLM_LOGGING_LEVEL": "ERROR"}):
+        forkserver.ensure_running()
+    return context
 
 
 class Builtin:
     """A process with vLLM's connector.
 
     Args:
-        role: ``ec_producer`` or ``ec_consumer``.
+        role: ``ec_producer``, ``ec_consumer`` or ``ec_both``.
         blocks: Blocks of its region.
         port: Its control port; 0 picks a free one.
-        options: See ``builtin_host``.
+        options: See ``builtin_host.Host``.
     """
 
     def __init__(self, role: str, blocks: int = 128, port: int = 0, **options: Any) -> None:
         self.port = port or free_port()
-        words = [f"{name}={value}" for name, value in options.items()]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.interop.builtin_host"),
-                *(role, str(self.port), str(blocks), *words),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **CPU_ENV, "VLLM_LOGGING_LEVEL": "ERROR"},
+        # Hooks on our pump's thread talk to it too.
+        self._turn = threading.Lock()
+        self._log = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - as long as the process
+        self._pipe, theirs = forks().Pipe()
+        self.process = forks().Process(
+            target=child.serve,
+            args=(theirs, self._log.name, role, self.port, blocks),
+            kwargs=options,
+            daemon=True,
         )
+        self.process.start()
+        theirs.close()
         try:
-            self.hello = self._line()
+            self.hello = self._answer()
         except BaseException:
             # Interrupted while it was starting: nobody else knows of it.
             self.kill()
@@ -77,76 +122,104 @@ class Builtin:
     def address(self) -> tuple[str, int]:
         return ("127.0.0.1", self.port)
 
-    def _line(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the process with the built-in connector died: {self.errors()}"
-        return json.loads(line)
+    def _answer(self) -> Any:
+        assert self._pipe.poll(PATIENCE_S), "the built-in connector does not answer"
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            raise AssertionError(f"the built-in connector died: {self.errors()}") from None
 
     def errors(self) -> str:
-        """The end of what it has said on stderr."""
-        self._log.seek(0)
-        return self._log.read()[-4000:]
+        """The end of what it has printed."""
+        return Path(self._log.name).read_text()[-4000:]
 
-    def tell(self, do: str, **arguments: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self.process.stdin.flush()
-        return self._line()
+    def tell(self, do: str, **arguments: Any) -> Any:
+        with self._turn:
+            self._pipe.send({"do": do, **arguments})
+            return self._answer()
 
-    def save(self, rows: int = 40, *, land: bool = True) -> tuple[str, bytes, Any]:
+    # ---------------------------------------------------------------- engine steps
+    def hold(self) -> None:
+        """Stand still, as in a long step; sockets and NIXL's own thread live on."""
+        self.tell("run", on=False)
+
+    def go_on(self) -> None:
+        self.tell("run", on=True)
+
+    def step_until(self, condition: Callable[[], Any], what: str) -> None:
+        """One step after the other, and none after the condition holds."""
+
+        def stepped() -> Any:
+            self.tell("step")
+            return condition()
+
+        until(stepped, what)
+
+    # -------------------------------------------------------------------- producer
+    def save(self, rows: int = ROWS, *, land: bool = True) -> tuple[str, bytes, Any]:
         """Name, bytes and announcement of a new encoding."""
-        name, seed = fresh(), next(_seeds)
-        answer = self.tell("save", name=name, rows=rows, seed=seed, land=land)
-        return name, random.Random(seed).randbytes(rows * BLOCK), answer["params"]
+        name = fresh()
+        data = content(name, rows)
+        return name, data, self.tell("save", name=name, data=data, land=land)
+
+    def grants(self) -> list[str]:
+        return self.tell("grants")
+
+    def no_grants(self) -> bool:
+        """Whether it holds no grant and no pin."""
+        return not self.grants() and not any(pin > 0 for pin in self.tell("pins").values())
+
+    # --------------------------------------------------------------------- process
+    def died(self) -> bool:
+        """Whether it ends by itself, with an error."""
+        self.process.join(PATIENCE_S)
+        return bool(self.process.exitcode)
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        """SIGSTOP, and wait until it is stopped."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "SIGSTOP")
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        os.kill(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         self.process.kill()
-        self._reap()
+        self.close()
 
     def close(self) -> None:
         """End it in good order, so that its region goes too; kill it if it does not."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self._reap()
-
-    def _reap(self) -> None:
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):
-                stream.close()
+        self._pipe.close()
+        if self.process.is_alive():
+            self.resume()
+            self.process.join(20)
+            self.process.kill()
+        self.process.join()
         # What a killed one has left behind.
-        for path in glob.glob(f"/dev/shm/vllm_ec_builtin-{self.process.pid}_dp0.mmap"):
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"/dev/shm/vllm_ec_builtin-{self.process.pid}_dp0.mmap")
+        self._log.close()
 
 
-def fresh() -> str:
-    """A name of no encoding so far."""
-    return f"{next(_seeds):064x}"
+class Asked:
+    """One request of a built-in consumer."""
 
+    def __init__(self, builtin: Builtin, name: str, params: Any, rows: int = ROWS) -> None:
+        self.builtin, self.name, self.request = builtin, name, fresh()
+        builtin.tell("ask", name=name, rows=rows, request=self.request, params=params)
 
-class Clock:
-    """The real clock, and as far ahead of it as a test likes."""
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.builtin.tell("state", name=self.name, request=self.request)
 
-    def __init__(self) -> None:
-        self.ahead = 0.0
+    def sent(self) -> None:
+        """Step until it has asked the producer; it must stand still."""
+        self.builtin.step_until(lambda: self.state["in_flight"], "its request")
 
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
+    def admitted(self) -> dict[str, Any]:
+        until(lambda: self.state["admitted"], "the admission of its request")
+        return self.state
 
 
 class Around:
@@ -156,12 +229,18 @@ class Around:
         before_prepare: Called after the ack was accepted and before the last look at the
             fence.
         before_post: Called after that look.
+        posted: Attempts whose READ was posted.
+        notified: Notices that were sent without a READ.
+        withhold: Whether such notices are kept back until ``let_go``, in ``withheld``.
     """
 
     def __init__(self) -> None:
         self.before_prepare: Callable[[], None] | None = None
         self.before_post: Callable[[], None] | None = None
         self.posted: list[int] = []
+        self.notified: list[bytes] = []
+        self.withhold = False
+        self.withheld: list[tuple[bytes, bytes]] = []
         self._reader: Any = None
 
     def wrap(self, reader: Any) -> Around:
@@ -181,6 +260,19 @@ class Around:
         self.posted.append(attempt_id)
         self._reader.post(attempt_id)
 
+    def notify(self, agent_metadata: bytes, notice: bytes) -> None:
+        if self.withhold:
+            self.withheld.append((agent_metadata, notice))
+            return
+        self._reader.notify(agent_metadata, notice)
+        self.notified.append(notice)
+
+    def let_go(self) -> None:
+        """Send what was withheld; from one of the hooks."""
+        self.withhold = False
+        while self.withheld:
+            self.notify(*self.withheld.pop(0))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
@@ -188,16 +280,87 @@ class Around:
 class Ours(Node):
     """Our connector's scheduler half, with hooks around its data plane and its clock."""
 
-    def __init__(self, role: str, blocks: int = 128, **timing: float) -> None:
+    def __init__(
+        self,
+        role: str,
+        blocks: int = 128,
+        *,
+        port: int = 0,
+        world_size: int = 1,
+        **settings: float,
+    ) -> None:
         self.clock = Clock()
         self.plane = Around()
         super().__init__(
-            role, blocks, facts=FACTS, extra=timing, wrap_reader=self.plane.wrap, clock=self.clock
+            role,
+            blocks,
+            bind=("127.0.0.1", port),
+            facts=FACTS,
+            extra=PATIENT | settings,
+            wrap_reader=self.plane.wrap,
+            clock=self.clock,
+            world_size=world_size,
         )
 
-    def whole(self) -> bool:
-        """Whether every invariant holds and nothing is kept but ready entries."""
+    def after(self, seconds: float) -> None:
+        """That much time goes by."""
+        self.clock.advance(seconds)
+        self.p2p.wake()
+
+    def count(self, counter: str, at_least: int = 1) -> None:
+        until(lambda: self.counters().get(counter, 0) >= at_least, counter)
+
+    def saved(self, rows: int = ROWS) -> tuple[str, bytes, Any]:
+        """Name, bytes and announcement of a new encoding, without the engine around it."""
+        name = fresh()
+        data = content(name, rows)
+        self.save(name, data)
+        return name, data, self.announced(name, rows)
+
+    def announced(self, name: str, rows: int = ROWS) -> Any:
+        host, port = self.address
+        told = {"peer_host": host, "peer_port": port, "size_bytes": rows * BLOCK}
+        return {name: {"metadata": {}, **told, "shape": [rows, BLOCK // 2]}}
+
+    def whole(self) -> None:
+        """Wait until no READ and no grant is open, and no block is lost."""
+        until(self.is_whole, "every block back")
+
+    def is_whole(self) -> bool:
         with self.lock:
             self.tier.check()
-            held = self.tier.quarantined_blocks + self.tier.retired_blocks
-        return held == 0 and self.p2p.consumer is not None and self.p2p.consumer.idle
+            consumer, producer = self.p2p.consumer, self.p2p.producer
+            return (
+                all(entry.servable for entry in self.tier.entries())
+                and self.tier.quarantined_blocks + self.tier.retired_blocks == 0
+                and (consumer is None or consumer.idle)
+                and (producer is None or producer.open_grants == 0)
+            )
+
+
+class Dealer:
+    """A peer that says exactly what a test wants."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(f"tcp://{address[0]}:{address[1]}")
+
+    def ask(self, request: XferReq) -> tuple[XferAck, int]:
+        """The answer, and its length."""
+        self.socket.send_multipart([b"", wire.encode(request)])
+        assert self.socket.poll(PATIENCE_S * 1000), "no answer"
+        frames = self.socket.recv_multipart()
+        return wire.decode_ack(frames), len(frames[1])
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+def plain(name: str, version: int = 2) -> XferReq:
+    """A request of the old form; version 0 leaves the version out."""
+    return XferReq(
+        mm_hash=name, compatibility_hash=COMPAT, session_id="s", connector_version=version
+    )

@@ -8,317 +8,297 @@ right for it; what it does with them afterwards is its own affair.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-pytest.importorskip("nixl")
-pytest.importorskip("zmq")
-
-import zmq
-
 from ec_connector.items import make_item
 from ec_protocol import wire
-from ec_protocol.wire import XferAck, XferReq, XferStatus
-from tests.ec_connector.pair import BLOCK, wait_for
-from tests.interop.driver import FACTS, RELEASE, Builtin, Ours, fresh, marks
+from ec_protocol.wire import XferReq, XferStatus
+from tests.ec_connector.pair import BLOCK
+from tests.interop.driver import (
+    COMPAT,
+    NBYTES,
+    RELEASE,
+    ROWS,
+    Asked,
+    Ours,
+    content,
+    fresh,
+    marks,
+    plain,
+)
 
 pytestmark = marks
 
-ROWS = 40
-NBYTES = ROWS * BLOCK
-COMPAT = wire.compatibility_hash(RELEASE, FACTS.model, "torch.bfloat16", BLOCK)
+
+def lease_of(node: Ours) -> float:
+    assert node.p2p.producer is not None
+    return node.p2p.producer.timing.lease_s
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[list[Builtin]]:
-    made: list[Builtin] = []
-    yield made
-    for consumer in made:
-        consumer.close()
-
-
-@pytest.fixture
-def builtin(pool: list[Builtin]) -> Iterator[Builtin]:
-    """A consumer that lives and steps; a test may kill it, the next one gets another."""
-    if not pool or pool[-1].process.poll() is not None:
-        pool.append(Builtin("ec_consumer", ack=2.0))
-    pool[-1].tell("run", on=True)
-    yield pool[-1]
-    pool[-1].resume()
-
-
-@pytest.fixture
-def ours() -> Iterator[Callable[..., Ours]]:
-    made: list[Ours] = []
-
-    def make(blocks: int = 128, **timing: float) -> Ours:
-        made.append(Ours("ec_producer", blocks, **timing))
-        return made[-1]
-
-    yield make
-    for node in made:
-        node.close()
-
-
-def save(node: Ours, rows: int = ROWS) -> tuple[str, bytes]:
-    name = fresh()
-    data = random.Random(name).randbytes(rows * BLOCK)
-    node.save(name, data)
-    return name, data
-
-
-def announced(node: Ours, name: str, rows: int = ROWS) -> dict[str, Any]:
-    """What we say of an encoding, without the engine around it."""
-    host, port = node.address
-    told = {"peer_host": host, "peer_port": port, "size_bytes": rows * BLOCK}
-    return {name: {"metadata": {}, **told, "shape": [rows, BLOCK // 2]}}
-
-
-class Asked:
-    """One request of theirs."""
-
-    def __init__(self, builtin: Builtin, name: str, params: Any, rows: int = ROWS) -> None:
-        self.builtin, self.name, self.request = builtin, name, fresh()
-        builtin.tell("ask", name=name, rows=rows, request=self.request, params=params)
-
-    @property
-    def state(self) -> dict[str, Any]:
-        return self.builtin.tell("state", name=self.name, request=self.request)
-
-    def admitted(self) -> dict[str, Any]:
-        wait_for(lambda: self.state["admitted"], "the admission of their request", 60.0)
-        return self.state
-
-
-def count(node: Ours, counter: str, at_least: int = 1) -> None:
-    wait_for(lambda: node.counters().get(counter, 0) >= at_least, counter, 60.0)
-
-
-def no_pins(node: Ours) -> bool:
+def no_room(node: Ours, rows: int = ROWS) -> bool:
+    """Whether everything that is in the tier is in use."""
     with node.lock:
-        node.tier.check()
-        assert node.p2p.producer is not None
-        grants = node.p2p.producer.open_grants
-        return grants == 0 and all(entry.state == "ready" for entry in node.tier.entries())
+        return node.instance.scheduler.copies.plan_save(fresh(), rows * BLOCK) is None
 
 
 @pytest.mark.clause("EC-5.5", "EC-8.7")
-def test_bytes_arrive_bit_for_bit_and_its_notices_end_our_grants(builtin, ours):
-    node = ours()
+@pytest.mark.parametrize("version", [None, 1], ids=["says no version", "says version 1"])
+def test_bytes_arrive_bit_for_bit_and_its_notices_end_our_grants(builtins, our_producer, version):
+    consumer, node = builtins("ec_consumer", version=version), our_producer
     for rows in (1, 2, 39):
-        name, data = save(node, rows)
-        state = Asked(builtin, name, announced(node, name, rows), rows).admitted()
-        assert bytes.fromhex(state["bytes"]) == data
-    count(node, "completed", 3)
-    assert no_pins(node)
+        name, data, params = node.saved(rows)
+        assert Asked(consumer, name, params, rows).admitted()["bytes"] == data
+    node.count("completed", 3)
+    node.whole()
     assert node.counters().get("expired", 0) == 0
 
 
-def test_an_encoding_in_two_extents_arrives_in_order(builtin, ours):
+def test_an_encoding_in_two_extents_arrives_in_order(their_consumer, ours):
     """Our order of bytes is the order of our extents, and its blocks are ours one by one."""
-    node = ours(blocks=8)
-    names = [save(node, 2)[0] for _ in range(4)]
+    node = ours("ec_producer", blocks=8)
+    names = [node.saved(2)[0] for _ in range(4)]
     with node.lock:
         kept = node.tier.get(names[1])
         assert kept is not None
         node.tier.hold(kept, ("test", 1))
-    name, data = save(node, 4)
+    name, data, params = node.saved(4)
     with node.lock:
         entry = node.tier.get(name)
         assert entry is not None
         assert len(entry.extents) == 2
-    state = Asked(builtin, name, announced(node, name, 4), 4).admitted()
-    assert bytes.fromhex(state["bytes"]) == data
+    assert Asked(their_consumer, name, params, 4).admitted()["bytes"] == data
 
 
 @pytest.mark.clause("EC-11.1")
-def test_our_announcement_is_understood(builtin, ours):
-    node = ours()
-    name, data = save(node, 3)
-    scheduler = node.instance.scheduler
+def test_our_announcement_is_understood(their_consumer, our_producer):
+    name, data, _ = our_producer.saved(3)
+    scheduler = our_producer.instance.scheduler
     scheduler.items = lambda request: request.items
     items = [make_item(name, 3, BLOCK // 2, 2, metadata={"image_grid_thw": [1, 2, 3]})]
     _, params = scheduler.request_finished(SimpleNamespace(request_id="r", items=items))
-    state = Asked(builtin, name, params, 3).admitted()
-    assert bytes.fromhex(state["bytes"]) == data
+    assert Asked(their_consumer, name, params, 3).admitted()["bytes"] == data
 
 
+# --------------------------------------------------------------------------- refusals
 @pytest.mark.clause("EC-5.4", "EC-8.5")
-def test_a_save_that_has_not_landed_is_asked_for_again(builtin, ours):
-    node = ours()
+def test_a_save_that_has_not_landed_is_asked_for_again(their_consumer, our_producer):
+    node = our_producer
     name = fresh()
     with node.lock:
         save = node.begin_save(name, NBYTES)
-    asked = Asked(builtin, name, announced(node, name))
-    count(node, "nack_not_ready", 3)
+    asked = Asked(their_consumer, name, node.announced(name))
+    node.count("nack_not_ready", 3)
     assert not asked.state["admitted"]
-    data = random.Random(name).randbytes(NBYTES)
+    data = content(name)
     with node.lock:
         node.end_save(save, data)
-    assert bytes.fromhex(asked.admitted()["bytes"]) == data
+    assert asked.admitted()["bytes"] == data
 
 
 @pytest.mark.clause("EC-8.5")
-def test_what_we_do_not_have_it_encodes_itself(builtin, ours):
-    node = ours()
-    state = Asked(builtin, fresh(), announced(node, "another")).admitted()
-    assert not state["ready"]
+def test_what_we_do_not_have_it_encodes_itself(their_consumer, our_producer):
+    node = our_producer
+    assert not Asked(their_consumer, fresh(), node.announced("another")).admitted()["ready"]
     name = fresh()
-    state = Asked(builtin, name, announced(node, name)).admitted()
-    assert not state["ready"]
+    assert not Asked(their_consumer, name, node.announced(name)).admitted()["ready"]
     assert node.counters()["nack_missing"] == 1
 
 
 @pytest.mark.clause("EC-8.4")
-def test_another_model_is_refused(builtin, ours):
-    node = ours()
-    assert node.p2p.producer is not None
+def test_another_model_is_refused(their_consumer, our_producer):
+    node = our_producer
     node.p2p.producer.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
-    name, _ = save(node)
-    state = Asked(builtin, name, announced(node, name)).admitted()
-    assert not state["ready"]
+    name, _, params = node.saved()
+    assert not Asked(their_consumer, name, params).admitted()["ready"]
     assert node.counters()["nack_incompat"] == 1
 
 
+@pytest.mark.clause("EC-8.2")
+def test_another_version_is_refused(builtins, our_producer):
+    consumer, node = builtins("ec_consumer", version=3), our_producer
+    name, _, params = node.saved()
+    assert not Asked(consumer, name, params).admitted()["ready"]
+    assert node.counters()["nack_version"] == 1
+
+
+# ------------------------------------------------------------------------------ leases
+@pytest.mark.clause("EC-5.4", "EC-7.3")
+def test_what_it_was_granted_stays_where_it_is_until_the_lease_is_over(
+    their_consumer, ours, dealers
+):
+    """F1 from our side. Its step is long; our region is full, and has room only afterwards."""
+    node = ours("ec_producer", blocks=ROWS)
+    name, data, params = node.saved()
+    granted_at = node.clock.stand_still(at=1000.0)
+    their_consumer.hold()
+    asked = Asked(their_consumer, name, params)
+    asked.sent()
+    node.count("grants")
+
+    def looked_at(now: float) -> None:
+        """The pump has let every timer run out that has by then: it answers twice."""
+        node.clock.stand_still(now)
+        dealer = dealers(node.address)
+        for _ in range(2):
+            dealer.ask(plain("another"))
+
+    looked_at(granted_at + lease_of(node) - 1e-6)
+    assert no_room(node)
+    # It wakes up just in time.
+    their_consumer.go_on()
+    assert asked.admitted()["bytes"] == data
+    node.count("completed")
+    assert not no_room(node)
+
+
+@pytest.mark.clause("EC-5.4", "EC-7.3")
+def test_a_grant_that_nobody_uses_ends_with_its_lease(their_consumer, ours):
+    node = ours("ec_producer", blocks=ROWS)
+    name, _, params = node.saved()
+    node.clock.stand_still(at=1000.0)
+    their_consumer.hold()
+    Asked(their_consumer, name, params).sent()
+    node.count("grants")
+    assert no_room(node)
+    node.after(lease_of(node))
+    node.count("expired")
+    node.whole()
+    assert not no_room(node)
+
+
 @pytest.mark.clause("EC-5.5")
-def test_the_same_encoding_again_is_another_grant(builtin, ours):
+def test_the_same_encoding_again_is_another_grant(their_consumer, our_producer):
     """Its notice is the same for every attempt; each still ends the grant it belongs to."""
-    node = ours()
-    name, data = save(node)
+    node = our_producer
+    name, data, params = node.saved()
     for number in range(1, 4):
-        state = Asked(builtin, name, announced(node, name)).admitted()
-        assert bytes.fromhex(state["bytes"]) == data
-        count(node, "completed", number)
-        assert builtin.tell("evict", name=name)["gone"]
-    assert no_pins(node)
+        assert Asked(their_consumer, name, params).admitted()["bytes"] == data
+        node.count("completed", number)
+        assert their_consumer.tell("evict", name=name)
+    node.whole()
 
 
 @pytest.mark.clause("EC-5.5")
-def test_a_notice_that_could_be_an_older_grants_changes_nothing(builtin, ours):
+def test_a_notice_that_could_be_an_older_grants_changes_nothing(
+    their_consumer, our_producer, dealers
+):
     """F2. Grant 1 runs out unread, grant 2 is given: one notice could be either's."""
-    node = ours(pin_lease_s=1.5, consumer_ack_timeout_s=0.2, read_timeout_s=0.5)
-    name, data = save(node)
-    asked = Asked(builtin, name, announced(node, name))
-    count(node, "grants")
-    builtin.tell("run", on=False)
-    count(node, "expired")
-    builtin.tell("run", on=True)
-    # It posts the READ of the grant that is over, which moves with the next grant only.
-    other, other_data = save(node)
-    assert bytes.fromhex(Asked(builtin, other, announced(node, other)).admitted()["bytes"]) == (
-        other_data
-    )
-    # The entry is still there.
-    assert bytes.fromhex(asked.admitted()["bytes"]) == data
-    count(node, "stale_notices")
-    assert builtin.tell("evict", name=name)["gone"]
-    asked = Asked(builtin, name, announced(node, name))
-    assert bytes.fromhex(asked.admitted()["bytes"]) == data
-    count(node, "ambiguous_notices")
-    count(node, "expired", 2)
-    assert no_pins(node)
+    consumer, node = their_consumer, our_producer
+    name, data, params = node.saved()
+    consumer.hold()
+    asked = Asked(consumer, name, params)
+    asked.sent()
+    node.count("grants")
+    node.after(lease_of(node))
+    node.count("expired")
+    # Now it takes the answer, and posts the READ of a grant that is over.
+    consumer.step_until(lambda: consumer.tell("account")["reading"], "its READ")
+    # The READ moves only while we progress our agent: as long as any grant is open.
+    other, _, _ = node.saved()
+    dealers(node.address).ask(plain(other))
+    consumer.step_until(lambda: node.counters().get("stale_notices"), "its notice")
+    # The entry is still where it was.
+    consumer.go_on()
+    assert asked.admitted()["bytes"] == data
+    assert consumer.tell("evict", name=name)
+    assert Asked(consumer, name, params).admitted()["bytes"] == data
+    node.count("ambiguous_notices")
+    assert node.counters().get("completed", 0) == 0
+    node.after(lease_of(node))
+    node.count("expired", 3)
+    node.whole()
 
 
+@pytest.mark.clause("EC-5.10")
+def test_it_cannot_pin_more_than_its_share_and_gets_everything_in_the_end(
+    their_consumer, our_producer
+):
+    """F11. Three at once, a share for one: the others wait, and nobody else is shut out."""
+    node = our_producer
+    saved = [node.saved() for _ in range(3)]
+    their_consumer.hold()
+    asked = [Asked(their_consumer, name, params) for name, _, params in saved]
+    for one in asked:
+        one.sent()
+    node.count("over_quota", 2)
+    assert node.counters()["grants"] == 1
+    their_consumer.go_on()
+    for one, (_, data, _) in zip(asked, saved, strict=True):
+        assert one.admitted()["bytes"] == data
+    node.count("completed", 3)
+    node.whole()
+
+
+# -------------------------------------------------------------------- loss and restart
 @pytest.mark.clause("EC-5.5")
-def test_killed_in_mid_read_it_costs_one_lease(builtin, ours):
-    node = ours(pin_lease_s=1.5, consumer_ack_timeout_s=0.2, read_timeout_s=0.5)
-    name, _ = save(node)
-    builtin.tell("run", on=False)
-    Asked(builtin, name, announced(node, name))
-    builtin.tell("run", on=True)
-    count(node, "grants")
-    builtin.kill()
-    wait_for(lambda: no_pins(node), "the end of its grant", 20.0)
+def test_killed_under_its_read_it_costs_one_lease(their_consumer, our_producer):
+    consumer, node = their_consumer, our_producer
+    name, _, params = node.saved()
+    consumer.hold()
+    asked = Asked(consumer, name, params)
+    asked.sent()
+    node.count("grants")
+    # Our agent stands still, so the READ cannot move.
+    with node.lock:
+        consumer.step_until(lambda: consumer.tell("account")["reading"], "its READ")
+        consumer.kill()
+    assert not node.is_whole()
+    node.after(lease_of(node))
+    node.count("expired")
+    node.whole()
     assert node.p2p.healthy
 
 
+@pytest.mark.clause("EC-9.2")
+def test_a_successor_at_our_address_serves_it(their_consumer, ours):
+    """F8 from our side: another incarnation, another agent, the same port."""
+    first = ours("ec_producer")
+    name, data, params = first.saved()
+    assert Asked(their_consumer, name, params).admitted()["bytes"] == data
+    _, port = first.address
+    first.close()
+    second = ours("ec_producer", port=port)
+    for rows in (1, ROWS):
+        name, data, params = second.saved(rows)
+        assert Asked(their_consumer, name, params, rows).admitted()["bytes"] == data
+    second.count("completed", 2)
+    second.whole()
+
+
 # ------------------------------------------------------------ versions, sizes, frames
-class Dealer:
-    """A peer that says exactly what a test wants."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(f"tcp://{address[0]}:{address[1]}")
-
-    def ask(self, request: XferReq) -> tuple[XferAck, int]:
-        """The answer, and its length."""
-        self.socket.send_multipart([b"", wire.encode(request)])
-        assert self.socket.poll(20_000), "no answer"
-        frames = self.socket.recv_multipart()
-        return wire.decode_ack(frames), len(frames[1])
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()
-
-
-@pytest.fixture
-def dealers() -> Iterator[Callable[[tuple[str, int]], Dealer]]:
-    made: list[Dealer] = []
-
-    def make(address: tuple[str, int]) -> Dealer:
-        made.append(Dealer(address))
-        return made[-1]
-
-    yield make
-    for dealer in made:
-        dealer.close()
-
-
-@pytest.fixture(scope="module")
-def their_producer() -> Iterator[Builtin]:
-    made = Builtin("ec_producer", 4096)
-    yield made
-    made.close()
-
-
-def plain(name: str, version: int) -> XferReq:
-    """A request of the old form; version 0 leaves the version out."""
-    return XferReq(
-        mm_hash=name, compatibility_hash=COMPAT, session_id="s", connector_version=version
-    )
-
-
 @pytest.mark.clause("EC-8.2")
-@pytest.mark.parametrize(
-    ("version", "ours_says", "theirs_says"),
-    [
-        (0, XferStatus.OK, XferStatus.OK),
-        (1, XferStatus.OK, XferStatus.NACK_VERSION),
-        (2, XferStatus.OK, XferStatus.OK),
-        (3, XferStatus.NACK_VERSION, XferStatus.NACK_VERSION),
-    ],
-)
-def test_versions(their_producer, ours, dealers, version, ours_says, theirs_says):
-    node = ours()
-    name, _ = save(node, 1)
-    ack, _ = dealers(node.address).ask(plain(name, version))
-    assert ack.status == ours_says
-    name, _, _ = their_producer.save(1)
-    ack, _ = dealers(their_producer.address).ask(plain(name, version))
-    assert ack.status == theirs_says
-    # The fact that ``Unanswered`` is for: only an OK says whose answer it is.
-    assert ack.session_id == ("s" if ack.status == XferStatus.OK else "")
+def test_versions(their_producer, our_producer, dealers):
+    ok, refused = XferStatus.OK, XferStatus.NACK_VERSION
+    name, _, _ = our_producer.saved(1)
+    their_name, _, _ = their_producer.save(1)
+    for version, ours_says, theirs_says in (
+        (0, ok, ok),
+        (1, ok, refused),
+        (2, ok, ok),
+        (3, refused, refused),
+    ):
+        ack, _ = dealers(our_producer.address).ask(plain(name, version))
+        assert ack.status == ours_says, version
+        ack, _ = dealers(their_producer.address).ask(plain(their_name, version))
+        assert ack.status == theirs_says, version
+        # The fact that ``Unanswered`` is for: only an OK says whose answer it is.
+        assert ack.session_id == ("s" if ack.status == ok else "")
 
 
 @pytest.mark.clause("EC-8.7")
-def test_sizes_of_an_answer(their_producer, ours, dealers, record_property):
+def test_sizes_of_an_answer(builtins, ours, dealers, record_property):
     """Theirs describes every block of the region; ours does so only for who cannot do else."""
-    node = ours(blocks=4096)
-    name, _ = save(node, 2)
-    old, old_size = dealers(node.address).ask(plain(name, 2))
+    node, their_producer = ours("ec_producer", 4096), builtins("ec_producer", 4096)
+    name, _, _ = node.saved(2)
+    old, old_size = dealers(node.address).ask(plain(name))
     new, new_size = dealers(node.address).ask(
         XferReq(mm_hash=name, compatibility_hash=COMPAT, session_id="n.1", attempt_id=1)
     )
     assert new_size < len(new.agent_metadata) + 1024
     name, _, _ = their_producer.save(2)
-    theirs, their_size = dealers(their_producer.address).ask(plain(name, 2))
+    theirs, their_size = dealers(their_producer.address).ask(plain(name))
     assert len(theirs.mem_descriptor) == their_producer.hello["descriptor"]
     assert len(theirs.agent_metadata) == their_producer.hello["metadata"] < 600
     # The same form, so the same size but for the addresses and the agents' names.
@@ -328,13 +308,12 @@ def test_sizes_of_an_answer(their_producer, ours, dealers, record_property):
         record_property(f"answer bytes, 4096 blocks, {what}", size)
 
 
-def test_both_drop_garbage_and_go_on(their_producer, ours, dealers):
-    node = ours()
-    name, _ = save(node, 1)
+def test_both_drop_garbage_and_go_on(their_producer, our_producer, dealers):
+    name, _, _ = our_producer.saved(1)
     their_name, _, _ = their_producer.save(1)
-    for address, known in ((node.address, name), (their_producer.address, their_name)):
+    for address, known in ((our_producer.address, name), (their_producer.address, their_name)):
         dealer = dealers(address)
-        for payload in (b"", b"\xc1", b"\x81\xa4type\xa3req", wire.encode(plain("x", 2))[:-1]):
+        for payload in (b"", b"\xc1", b"\x81\xa4type\xa3req", wire.encode(plain("x"))[:-1]):
             dealer.socket.send_multipart([b"", payload])
-        ack, _ = dealer.ask(plain(known, 2))
+        ack, _ = dealer.ask(plain(known))
         assert ack.status == XferStatus.OK

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked process does; ``driver`` asks the fork server for one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+#: What the fork server imports once, before it forks: half a minute on a busy host.
+PRELOAD = ["tests.interop.builtin_host"]
+
+
+def own_output(path: str, *descriptors: int) -> None:
+    """From here on what is printed goes into a file."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    os.close(file)
+
+
+def serve(pipe: Connection, log: str, *host: Any, **options: Any) -> None:
+    """Make a ``Host``; answer commands, and take engine steps in between, until it closes."""
+    own_output(log, 1, 2)
+    from tests.interop.builtin_host import Host
+
+    made = Host(*host, **options)
+    try:
+        pipe.send(made.hello())
+        while True:
+            if not pipe.poll(0.001 if made.running else None):
+                made.step()
+                continue
+            command = pipe.recv()
+            pipe.send(getattr(made, "do_" + command.pop("do"))(**command))
+    except EOFError:
+        return
+    finally:
+        made.connector.shutdown()
+
+
+def command_line(output: str, words: list[str]) -> None:
+    """Run ``ec-protocol`` where vLLM is imported already."""
+    own_output(output, 1)
+    from ec_protocol.cli import main
+
+    sys.argv = ["ec-protocol", *words]
+    main()
