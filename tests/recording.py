@@ -11,6 +11,7 @@ whom. ``played`` is for a node whose world the test plays: a run of its own.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 from collections import Counter
@@ -27,6 +28,11 @@ SAMPLE = 40
 
 #: Seconds of a node's clock after which a played trace ends: some tests let it leap.
 LONGEST_S = 100_000.0
+
+#: Records of a played node: more of the same would tell TLC nothing.
+MOST_RECORDS = 1000
+#: Extents of an entry, of which each pair is compared: some tests make thousands.
+MOST_EXTENTS = 100
 
 #: Tests that ran, by module.
 ran: Counter[str] = Counter()
@@ -57,7 +63,7 @@ def trace_setting(name: str) -> dict[str, str]:
 def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
     """A trace for a node that runs for real, where no ``SchedulerInstance`` makes one."""
     path = trace_file(name)
-    return Trace(name, clock, NdjsonSink(path)) if path is not None else None
+    return Trace(name, clock, checkable(NdjsonSink(path))) if path is not None else None
 
 
 class Sample:
@@ -112,16 +118,23 @@ def played(name: str, clock: Callable[[], float]) -> Trace | None:
     sink = chosen()
     if sink is None:
         return None
+    return Trace(name, clock, checkable(sink, MOST_RECORDS))
+
+
+def checkable(sink: NdjsonSink, most: float = math.inf) -> Callable[[Mapping[str, Any]], None]:
+    """Ends a trace before a record that TLC could not replay, or not in a test's time."""
     first: list[float] = []
 
     def write(record: Mapping[str, Any]) -> None:
         if not first:
             first.append(record["t"])
-        if record["t"] > first[0] + LONGEST_S:
+        pieces = max((len(v.get("extents", ())) for v in record["vars"].values()), default=0)
+        too_late = record["t"] > first[0] + LONGEST_S or record["seq"] > most
+        if too_late or pieces > MOST_EXTENTS:
             sink.close()
         sink(record)
 
-    return Trace(name, clock, write)
+    return write
 
 
 def begin(module: str, session: Path, chance: random.Random) -> Callable[[], Any]:

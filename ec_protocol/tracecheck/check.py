@@ -167,7 +167,10 @@ def check_runs(
         reports = [_report(*item) for item in zip(tasks, replay(tasks, runner), strict=True)]
     except TraceError as exc:
         if len(runs) > 1:
-            return [r for run in runs for r in check_runs([run], runner, wanted, seed)]
+            # One of them is to blame; the others must not be.
+            half = len(runs) // 2
+            parts = (runs[:half], runs[half:])
+            return [r for part in parts for r in check_runs(part, runner, wanted, seed)]
         return [_unreadable(runs[0].name, exc, runs[0])]
     for index, report in enumerate(reports):
         if wanted and report.accepted and report.rejected_mutants < wanted:

@@ -26,7 +26,7 @@ from ec_connector.worker import ECWorker
 from ec_protocol.copies import CopyTable
 from ec_protocol.errors import ConfigError
 from ec_protocol.tier import EncodingTier
-from tests.recording import recorded
+from tests.recording import played
 
 BLOCKS, BLOCK = 32, 128  # a block is a row of 64 bf16 numbers
 WIDTH = 64
@@ -321,7 +321,7 @@ def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
     dice = random.Random(11)
     world = 3
     ranks = [Rank(folder, rank, world) for rank in range(world)]
-    tier = EncodingTier(BLOCKS, BLOCK, recorded("copies", time.monotonic))
+    tier = EncodingTier(BLOCKS, BLOCK, played("copies", time.monotonic))
     copies = CopyTable(tier, world)
     truth = {f"h{i}": encoding(dice.randint(1, 9), i) for i in range(24)}
     outcome: Counter[str] = Counter()

@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,20 @@ import pytest
 
 from ec_protocol.trace import NdjsonSink
 from tests.ec_protocol.world import World
+from tests.recording import checkable
+
+
+def as_told(write: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
+    """Let a node's clock be where the test says that it is: some leave the world's alone."""
+    clocks: dict[str, float] = {}
+
+    def tell(record: Mapping[str, Any]) -> None:
+        told = record["args"].get("now", record["t"])
+        now = max(clocks.get(record["node"], told), record["t"], told)
+        clocks[record["node"]] = now
+        write({**record, "t": now})
+
+    return tell
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +45,7 @@ def _record(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             sink = NdjsonSink(folder / f"{name}-{next(numbers)}.ndjson")
             open_sinks.append(sink)
 
-            def write(record: Mapping[str, Any]) -> None:
-                sink(json.loads(json.dumps(record)))
-
-            options["sink"] = write
+            options["sink"] = as_told(checkable(sink))
         build(world, **options)
 
     monkeypatch.setattr(World, "__init__", recording)

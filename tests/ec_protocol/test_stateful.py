@@ -77,7 +77,8 @@ class ConnectorMachine(RuleBasedStateMachine):
     def trace(self, node: str, rate: float) -> Trace | None:
         """Where a process records its actions: all of a schedule in one file, of some of them."""
         if not hasattr(self, "sink"):
-            self.sink = recording.chosen()
+            sink = recording.chosen()
+            self.sink = recording.checkable(sink) if sink is not None else None
         if self.sink is None:
             return None
         return Trace(node, lambda: self.world.time * rate, self.sink)

@@ -2,8 +2,8 @@
 """What the unit tests of both ends do is what the specification allows.
 
 They run once more in a process of their own, each ``World`` recording, and TLC replays
-every trace. Tests that reach into the core to bring a moment about, or that hand it
-other times than the recorder sees, are named here with the conjunct that notices it.
+every trace. Tests that reach into the core to bring a moment about are named here with
+the conjunct that notices it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,27 @@ from ec_protocol.tracecheck.check import Report, check
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 
 ROOT = spec_dir().parent
-MODULES = ("schedules", "consumer", "consumer_acks", "consumer_reads", "consumer_peers")
+MODULES = (
+    "schedules",
+    "consumer",
+    "consumer_acks",
+    "consumer_peers",
+    "consumer_reads",
+    "consumer_records",
+    "consumer_unnamed",
+    "consumer_waiters",
+    "producer",
+    "producer_limits",
+)
 #: Move entries without an action; the recorder refuses that.
 NO_ACTIONS = (
+    "test_consumer_waiters.py::test_who_fell_back_is_not_deferred_again[no_room-1]",
+    "test_producer_limits.py::test_an_entry_in_more_pieces_than_an_ack_may_name_is_refused_and_not_pinned",
+    "test_producer_limits.py::test_an_entry_in_as_many_pieces_as_an_ack_may_name_is_granted",
     "test_schedules.py::test_a_slow_save_costs_latency_and_no_recompute",
     "test_consumer.py::test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_again",
 )
-LATER = "recorded after it was decided"
-NOTICED = {
-    "test_after_a_long_attempt_the_next_one_need_not_wait": "fence_open",
-    "test_the_ack_timeout_runs_out_at_its_bound": LATER,
-    "test_quarantine_ends_in_retirement_at_its_bound": LATER,
-    "test_the_read_timeout_runs_out_at_its_bound": LATER,
-}
+NOTICED = {"test_after_a_long_attempt_the_next_one_need_not_wait": "fence_open"}
 
 
 @pytest.fixture(scope="module")
