@@ -55,11 +55,13 @@ class ExtentAllocator:
         """With how few extents ``count`` blocks can be had now; 0 when they cannot."""
         if count > self.free_blocks:
             return 0
-        for needed, (size, _) in enumerate(reversed(self._by_size), 1):
-            count -= size
+        needed = 0
+        for size, _ in reversed(self._by_size):
             if count <= 0:
-                return needed
-        return 0
+                break
+            count -= size
+            needed += 1
+        return needed
 
     def alloc(self, count: int, max_extents: int | None = None) -> Extents | None:
         """Take ``count`` blocks in at most ``max_extents`` extents (None = any number).
@@ -70,18 +72,13 @@ class ExtentAllocator:
         """
         if count <= 0:
             raise LocalProtocolError(f"alloc of {count} blocks: at least one is needed")
-        i = bisect_left(self._by_size, (count, -1))
-        if i < len(self._by_size):
-            size, start = self._by_size[i]
-            self._take(size, start, count)
-            return ((start, count),)
         needed = self.extents_needed(count)
         if needed == 0 or (max_extents is not None and needed > max_extents):
             return None
         extents: list[Extent] = []
         while count:
             # The last piece comes from the best-fitting hole, to spare the long ones.
-            i = bisect_left(self._by_size, (count, -1))
+            i = bisect_left(self._by_size, (count, 0))
             size, start = self._by_size[min(i, len(self._by_size) - 1)]
             part = min(size, count)
             self._take(size, start, part)
@@ -121,19 +118,21 @@ class ExtentAllocator:
             )
         starts, size_at = self._starts, self._size_at
         i = bisect_left(starts, start)
-        before = starts[i - 1] if i else -1
-        after = starts[i] if i < len(starts) else -1
-        if (before >= 0 and before + size_at[before] > start) or (0 <= after < end):
+        before = starts[i - 1] if i else None
+        after = starts[i] if i < len(starts) else None
+        if (before is not None and before + size_at[before] > start) or (
+            after is not None and after < end
+        ):
             raise LocalProtocolError(
                 f"free of extent ({start}, {count}): some of it is free already"
             )
         self.free_blocks += count
         if after == end:
-            size = size_at.pop(after)
-            del self._by_size[bisect_left(self._by_size, (size, after))]
+            size = size_at.pop(end)
+            del self._by_size[bisect_left(self._by_size, (size, end))]
             del starts[i]
             count += size
-        if before >= 0 and before + size_at[before] == start:
+        if before is not None and before + size_at[before] == start:
             size = size_at[before]
             del self._by_size[bisect_left(self._by_size, (size, before))]
             start = before

@@ -154,61 +154,60 @@ class ProducerGrants:
         """
         key = wire.notice(req.session_id, req.mm_hash)
         known = self._by_key.get(key, ()) if req.attempt_id is not None else ()
-        status, entry = self._judge(identity, req, again=bool(known))
-        if status is XferStatus.OK and entry is not None:
+        judged = self._judge(identity, req, again=bool(known))
+        if isinstance(judged, Entry):
             if known:
                 # The same request again: same pin, and only what is left of its lease.
                 self.counters["duplicate_requests"] += 1
                 left = max(0.0, known[0].expires_at - now)
                 return self._ok(req, known[0].entry, left)
-            grant = self._grant(identity, key, req, entry, now)
+            self._grant(identity, key, req, judged, now)
             self.counters["grants"] += 1
-            return self._ok(req, grant.entry, self.timing.lease_s)
-        self.counters[status.name.lower()] += 1
+            return self._ok(req, judged, self.timing.lease_s)
+        self.counters[judged.name.lower()] += 1
         return XferAck(
             mm_hash=req.mm_hash,
-            status=int(status),
+            status=int(judged),
             session_id=req.session_id,
             attempt_id=req.attempt_id,
             incarnation=self.incarnation if req.attempt_id is not None else "",
         )
 
-    def _judge(
-        self, identity: bytes, req: XferReq, *, again: bool
-    ) -> tuple[XferStatus, Entry | None]:
+    def _judge(self, identity: bytes, req: XferReq, *, again: bool) -> Entry | XferStatus:
+        """What the request may have: the entry, or a refusal."""
         if req.connector_version not in (0, *wire.VERSIONS):
-            return XferStatus.NACK_VERSION, None
+            return XferStatus.NACK_VERSION
         if req.compatibility_hash != self.compat_hash:
-            return XferStatus.NACK_INCOMPAT, None
+            return XferStatus.NACK_INCOMPAT
         if not req.session_id or ":" in req.session_id:
             # Without a session the notice could not name the attempt; with a colon
             # two different attempts could have the same notice.
             self.counters["bad_session_ids"] += 1
-            return XferStatus.NACK_INTERNAL, None
+            return XferStatus.NACK_INTERNAL
         entry = self.tier.get(req.mm_hash)
         if entry is None:
-            return XferStatus.NACK_MISSING, None
+            return XferStatus.NACK_MISSING
         if not entry.servable or not self.agent_metadata:
-            return XferStatus.NACK_NOT_READY, None
+            return XferStatus.NACK_NOT_READY
         if req.attempt_id is not None and len(entry.extents) > wire.MAX_EXTENTS:
             self.counters["too_many_extents"] += 1
-            return XferStatus.NACK_INTERNAL, None
+            return XferStatus.NACK_INTERNAL
         held = self._peer_blocks[identity]
         # Answering an open grant once more pins nothing more.
         if held and not again and held + entry.num_blocks > self.quota_blocks:
             self.counters["over_quota"] += 1
-            return XferStatus.NACK_NOT_READY, None
+            return XferStatus.NACK_NOT_READY
         # Identities are the peers' own choice, so all of them together have a bound too.
         more = 0 if entry in self._granted else entry.num_blocks
         if self.granted_blocks and more and self.granted_blocks + more > self.grant_quota_blocks:
             self.counters["over_grant_quota"] += 1
-            return XferStatus.NACK_NOT_READY, None
+            return XferStatus.NACK_NOT_READY
         if not again and len(self._grants) >= MAX_GRANTS:
             self.counters["too_many_grants"] += 1
-            return XferStatus.NACK_NOT_READY, None
-        return XferStatus.OK, entry
+            return XferStatus.NACK_NOT_READY
+        return entry
 
-    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> Grant:
+    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> None:
         """Action ``Grant``."""
         grant = Grant(
             next(self._ids), key, identity, entry, now + self.timing.lease_s, req.attempt_id
@@ -218,13 +217,13 @@ class ProducerGrants:
         same_key = self._by_key.setdefault(key, [])
         same_key.append(grant)
         if len(same_key) > 1:
-            self._ambiguous[key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
+            # For as long as one of them is open; the end of the last one prolongs it.
+            self._ambiguous[key] = now
         self._peer_blocks[identity] += entry.num_blocks
         if entry not in self._granted:
             self.granted_blocks += entry.num_blocks
         self._granted[entry] += 1
         self._record(grant, "Grant", now)
-        return grant
 
     def _ok(self, req: XferReq, entry: Entry, lease_s: float) -> XferAck:
         if req.attempt_id is not None:
@@ -276,7 +275,7 @@ class ProducerGrants:
             self.counters["stale_notices"] += 1
             return
         grant = grants[0]
-        named = len(grants) == 1 and notice not in self._ambiguous
+        named = notice not in self._ambiguous
         try:
             self._end(grant, "complete", _NAMED if named else 0)
         except RemoteProtocolError:

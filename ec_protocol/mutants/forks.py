@@ -49,6 +49,7 @@ TEST_FILES: Final = (
     "test_consumer_unnamed.py",
     "test_consumer_waiters.py",
     "test_consumer_records.py",
+    "test_consumer_restarts.py",
     "test_extents.py",
     "test_timing.py",
     "test_actions.py",

@@ -263,7 +263,7 @@ def test_step_5_nack_internal_falls_back(monkeypatch):
 
         def broken(self: Any, identity: bytes, req: Any, *, again: bool) -> Any:
             judge(self, identity, req, again=again)
-            return wire.XferStatus.NACK_INTERNAL, None
+            return wire.XferStatus.NACK_INTERNAL
 
         monkeypatch.setattr(type(p.p2p.producer), "_judge", broken)
         failing(c, params)

@@ -55,6 +55,7 @@ def agree(space: ExtentAllocator, bitmap: Bitmap) -> None:
     assert space.holes == len(holes)
     assert space.largest == max((size for _, size in holes), default=0)
     assert space._by_size == sorted((size, start) for start, size in holes)
+    assert space._size_at == dict(holes)
 
 
 @given(
@@ -112,6 +113,13 @@ def test_the_best_fitting_hole_is_used() -> None:
     assert space.alloc(5) == ((30, 5),)
     assert space.alloc(1) == ((35, 1),)
     assert space.free_extents() == ((0, 10),)
+
+
+@pytest.mark.clause("EC-2.7")
+def test_a_hole_at_the_start_of_the_region_that_fits_exactly_is_used() -> None:
+    """Alone, and as the last of several pieces."""
+    assert carved(100, (0, 4), (20, 6)).alloc(4) == ((0, 4),)
+    assert carved(100, (0, 2), (20, 6), (40, 3)).alloc(8) == ((20, 6), (0, 2))
 
 
 def test_of_equal_holes_the_first_is_used() -> None:
@@ -216,12 +224,13 @@ def test_churn_leaves_entries_in_few_pieces() -> None:
 
 def test_of_holes_that_were_filled_nothing_is_remembered() -> None:
     space = ExtentAllocator(8)
-    taken = [space.alloc(2) for _ in range(4)]
-    assert space._size_at == {}
-    for extents in taken:
-        assert extents is not None
-        space.free(extents)
-    assert space._size_at == {0: 8}
+    for order in (1, -1):
+        taken = [space.alloc(2) for _ in range(4)]
+        assert space._size_at == {}
+        for extents in taken[::order]:
+            assert extents is not None
+            space.free(extents)
+        assert space._size_at == {0: 8}
 
 
 @pytest.mark.parametrize("again", [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])

@@ -189,6 +189,7 @@ def test_just_after_its_bound_a_lease_is_over(bench: Bench) -> None:
 def test_each_grant_has_a_lease_of_its_own(bench: Bench) -> None:
     bench.granted(request(1))
     bench.granted(request(2), now=START + 10)
+    assert bench.grants.next_deadline() == START + LEASE
     bench.grants.tick(START + LEASE)
     assert bench.holders() == 1
     assert bench.grants.next_deadline() == START + 10 + LEASE
@@ -292,6 +293,7 @@ def test_with_two_grants_of_an_old_peer_no_notice_ends_either(bench: Bench) -> N
         bench.grants.on_notice(b"old:h", START + 6)
     assert bench.holders() == 2
     assert bench.grants.counters["ambiguous_notices"] == 2
+    assert bench.grants.counters["completed"] == 0
     bench.grants.tick(START + LEASE)
     bench.grants.on_notice(b"old:h", START + LEASE)
     assert bench.holders() == 1, "one is left, but the notice may be the other's"
@@ -308,6 +310,22 @@ def test_f2_after_an_expired_lease_an_old_peers_notice_is_not_trusted(bench: Ben
     bench.grants.on_notice(b"old:h", START + LEASE + 2)
     assert bench.holders() == 1
     assert bench.grants.counters["ambiguous_notices"] == 1
+
+
+@pytest.mark.clause("EC-5.5")
+def test_f2_a_late_notice_does_not_end_the_grant_of_an_old_peer_of_the_same_name(
+    bench: Bench,
+) -> None:
+    """Two processes that chose one session name; only the first names its attempts."""
+    bench.granted(request(1))
+    bench.granted(old_request(session_id="c.1"), B, now=START + 5)
+    bench.grants.tick(START + LEASE)
+    assert bench.holders() == 1
+    bench.grants.on_notice(b"c.1:h", START + LEASE)
+    assert bench.holders() == 1
+    assert bench.grants.counters["ambiguous_notices"] == 1
+    bench.grants.tick(START + 5 + LEASE)
+    assert bench.holders() == 0
 
 
 def test_other_encodings_of_the_old_peer_are_not_ambiguous(bench: Bench) -> None:
@@ -331,6 +349,24 @@ def test_ambiguity_is_forgotten_after_some_leases(bench: Bench) -> None:
     bench.granted(old_request(), now=end)
     bench.grants.on_notice(b"old:h", end)
     assert bench.holders() == 0
+
+
+@pytest.mark.clause("EC-9.5")
+def test_all_ambiguities_that_are_over_are_forgotten_at_once(bench: Bench) -> None:
+    for session in ("one", "two", "three"):
+        bench.granted(old_request(session_id=session))
+    bench.grants.tick(START + LEASE)
+    assert len(bench.grants._ambiguous) == 3
+    bench.grants.tick(START + LEASE + _AMBIGUOUS_LEASES * LEASE)
+    assert bench.grants._ambiguous == {}
+
+
+def test_the_description_for_old_peers_is_made_once(bench: Bench) -> None:
+    """For a large region it takes seconds, under the lock when a request is answered."""
+    bench.grants.describe_region()
+    made = bench.grants._old_descriptor
+    bench.granted(old_request())
+    assert bench.grants._old_descriptor is made
 
 
 def test_ambiguity_outlives_its_time_while_a_grant_is_open(bench: Bench) -> None:

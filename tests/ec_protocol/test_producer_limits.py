@@ -29,6 +29,7 @@ def test_f11_one_peer_cannot_pin_the_tier_solid() -> None:
     # What ends frees its share.
     bench.grants.on_notice(b"c.0:h", START)
     assert bench.ask(request(50, names[6]), A).status == XferStatus.OK
+    assert bench.ask(request(51, names[5]), A).status == XferStatus.NACK_NOT_READY
     bench.grants.tick(START + LEASE)
     assert bench.holders() == 0
     assert bench.grants._peer_blocks == {}
@@ -112,6 +113,22 @@ def test_all_peers_together_pin_a_bounded_share() -> None:
     assert grants.on_request(b"other", again, START).status == 0, "it pins nothing more"
     grants.tick(START + LEASE)
     assert (grants.granted_blocks, grants.open_grants) == (0, 0)
+
+
+@pytest.mark.clause("EC-5.10")
+def test_an_entry_larger_than_the_share_of_all_grants_is_granted_alone() -> None:
+    """Else it could never be read; a second reader of it pins nothing more."""
+    bench = Bench(blocks=20)
+    assert bench.grants.grant_quota_blocks == 18
+    bench.producer.save("large", 19 * BLOCK)
+    bench.producer.save("small", BLOCK)
+    for attempt, peer in enumerate((A, B)):
+        assert bench.ask(request(attempt, "large"), peer).status == XferStatus.OK
+    assert bench.grants.granted_blocks == 19
+    assert bench.ask(request(3, "small"), b"third").status == XferStatus.NACK_NOT_READY
+    bench.grants.tick(START + LEASE)
+    assert bench.ask(request(4, "small"), b"third").status == XferStatus.OK
+    assert bench.grants.granted_blocks == 1
 
 
 @pytest.mark.clause("EC-5.10")

@@ -12,7 +12,7 @@ from ec_connector.conformance.ours import Ours
 from ec_protocol import wire
 from ec_protocol.conformance.adapter import Result
 from ec_protocol.entry import Entry
-from ec_protocol.producer import Grant, ProducerGrants
+from ec_protocol.producer import ProducerGrants
 from ec_protocol.tier import EncodingTier
 from ec_protocol.wire import XferAck, XferReq, XferStatus
 
@@ -107,12 +107,6 @@ class AmbiguousNoticeCounts(ProducerGrants):
 
     def on_notice(self, notice: bytes, now: float) -> None:
         self._ambiguous.pop(notice, None)
-        grants = self._by_key.get(notice)
-        if grants and len(grants) > 1:
-            others, self._by_key[notice] = grants[1:], grants[:1]
-            super().on_notice(notice, now)
-            self._by_key.setdefault(notice, []).extend(others)
-            return
         super().on_notice(notice, now)
 
 
@@ -131,8 +125,8 @@ class LeasesNeverEnd(ProducerGrants):
 class HalfALease(ProducerGrants):
     """The entry is let go when half of the lease that was granted is over."""
 
-    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> Grant:
-        return super()._grant(identity, key, req, entry, now - self.timing.lease_s / 2)
+    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> None:
+        super()._grant(identity, key, req, entry, now - self.timing.lease_s / 2)
 
 
 @fault("full-lease-again", "EC-5.7", "F1", part="producer")
