@@ -133,6 +133,19 @@ def test_a_request_that_got_its_encoding_has_a_new_budget_for_the_next_time(worl
     assert world.reads.counters["budget_spent"] == 0
 
 
+@pytest.mark.clause("EC-9.5")
+def test_of_who_has_got_all_it_waited_for_nothing_is_kept(world: World) -> None:
+    """Nor of one that never waited, and is told as it was in the tier."""
+    for name in ("a", "b"):
+        world.finish(reading(world, name))
+    world.reads.consumed("nobody", "a")
+    world.reads.consumed("request-1", "never asked for")
+    world.reads.consumed("request-1", "a")
+    assert len(world.reads.deferrals) == 1, "it waits for b since then"
+    world.reads.consumed("request-1", "b")
+    assert (len(world.reads.deferrals), len(world.holds)) == (0, 0)
+
+
 # ------------------------------------------------------------------------- leaving
 @pytest.mark.clause("EC-3.5")
 def test_who_leaves_takes_its_own_holds_along_and_nobody_elses(world: World) -> None:

@@ -48,6 +48,12 @@ def test_an_entry_takes_whole_blocks(nbytes: int, blocks: int) -> None:
     assert tier.get("a") is entry
 
 
+def test_a_block_may_be_a_single_byte() -> None:
+    entry = EncodingTier(4, 1).alloc("a", 3)
+    assert entry is not None
+    assert entry.num_blocks == 3
+
+
 @pytest.mark.clause("EC-2.5")
 def test_ready_entries_go_in_the_order_in_which_they_landed() -> None:
     """Not in the order in which they were allocated."""
@@ -157,6 +163,18 @@ def test_a_few_more_entries_go_to_keep_an_entry_in_few_pieces() -> None:
     assert entry is not None
     assert len(entry.extents) <= 2
     assert 1 <= tier.evictions <= EXTRA_EVICTIONS
+    tier.check()
+
+
+@pytest.mark.clause("EC-2.6")
+def test_as_many_entries_go_as_the_room_takes() -> None:
+    """Those that give way for the room itself are not counted as those for few pieces."""
+    tier = make(16)
+    for i in range(16):
+        land(tier, f"ready-{i}")
+    entry = tier.alloc("new", 16 * BLOCK)
+    assert entry is not None
+    assert (entry.extents, tier.evictions) == (((0, 16),), 16)
     tier.check()
 
 
@@ -298,7 +316,7 @@ def test_only_the_writer_ends_its_write(event: str) -> None:
     entry = _alloc(tier, "a", 1)
     tier.begin_write(entry, ("read", 7))
     for stranger in (("read", 8), ("save", 7)):
-        with pytest.raises(LocalProtocolError, match="is not the writer"):
+        with pytest.raises(LocalProtocolError, match=f"^{event}: .* is not the writer"):
             getattr(tier, event)(entry, stranger)
     assert (entry.state, entry.writer) == ("saving", ("read", 7))
     getattr(tier, event)(entry, ("read", 7))

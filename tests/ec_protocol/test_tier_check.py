@@ -10,7 +10,7 @@ import pytest
 from ec_protocol.entry import Entry
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.tier import EncodingTier
-from tests.ec_protocol.test_tier import land, make
+from tests.ec_protocol.test_tier import land, lost, make
 
 
 def overlap(tier: EncodingTier, a: Entry, b: Entry) -> None:
@@ -45,6 +45,10 @@ def evictable_miscounted(tier: EncodingTier, a: Entry, b: Entry) -> None:
     tier._evictable_blocks += 1
 
 
+def retired_miscounted(tier: EncodingTier, a: Entry, b: Entry) -> None:
+    tier.retired_blocks += 1
+
+
 @pytest.mark.parametrize(
     ("corrupt", "invariant"),
     [
@@ -54,6 +58,7 @@ def evictable_miscounted(tier: EncodingTier, a: Entry, b: Entry) -> None:
         (lost_block, "Conserved"),
         (vanished, "Conserved"),
         (evictable_miscounted, "Conserved"),
+        (retired_miscounted, "Conserved"),
         (holder_without_pin, "PinSafety"),
         (pin_without_holder, "PinSafety"),
     ],
@@ -70,3 +75,19 @@ def test_the_checker_sees_what_is_broken(
     corrupt(tier, a, b)
     with pytest.raises(LocalProtocolError, match=f"^{invariant}: "):
         tier.check()
+
+
+@pytest.mark.clause("EC-2.1")
+def test_the_checker_counts_every_entry_wherever_it_is() -> None:
+    """Several in each place where an entry may be."""
+    tier = make(10)
+    for name in ("r1", "r2", "r3"):
+        tier.retire(lost(tier, name))
+    for name in ("q1", "q2"):
+        lost(tier, name)
+    for name in ("a", "b"):
+        tier.pin(land(tier, name), ("load", 1))
+    land(tier, "c")
+    land(tier, "d")
+    tier.check()
+    assert (tier.retired_blocks, tier.quarantined_blocks, tier.free_blocks) == (3, 2, 1)
