@@ -3,27 +3,88 @@
 
 Comes last in every session. Each test that runs a node leaves a trace (``recording``);
 here TLC checks them all. So a change of the core that no test was written for is still
-found, if any test makes it show. A session that recorded nothing is skipped; a module of
-``RECORDS`` whose tests ran and that left nothing is an error.
+found, if any test makes it show. The census of modules stands in ``tla/README.md``.
 """
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from ec_protocol._files import tla_dir
 from ec_protocol.tlc.runner import TlcRunner
-from ec_protocol.tracecheck.check import Report, check
+from ec_protocol.tracecheck.check import Report, check, coverage
 from ec_protocol.tracecheck.together import together
+from tests import recording
 
-pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.e2e, pytest.mark.timeout(900)]
 
-FAILURES = Path(__file__).resolve().parent / "traces" / "failures"
+TESTS = Path(__file__).resolve().parent
+FAILURES = TESTS / "traces" / "failures"
+Runs = dict[str, list[tuple[Path, ...]]]
+
+#: What builds a node, or a part of one: module and name.
+BUILDERS = {
+    ("ec_connector.demo.main", "run_demo"),
+    ("ec_connector.instance", "SchedulerInstance"),
+    ("ec_protocol.tier", "EncodingTier"),
+    ("tests.ec_connector", "fake_vllm"),
+    ("tests.ec_connector", "pair"),
+    ("tests.ec_connector.engine", "Engine"),
+    ("tests.ec_connector.node_driver", "Producer"),
+    ("tests.ec_connector.pair", "Node"),
+    ("tests.ec_protocol.sim", "Node"),
+    ("tests.ec_protocol.traced", "Recorded"),
+    ("tests.ec_protocol.world", "World"),
+    ("tests.harness.engine", "Engine"),
+    ("tests.harness.engine", "engine"),
+    ("tests.interop.driver", "Ours"),
+}
 
 
+def census() -> dict[str, str]:
+    """Module to what the table says of its traces."""
+    text = (tla_dir() / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| tests | what runs | trace |")[2].partition("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[2:]:
+        _, modules, _, trace, _ = line.split("|")
+        for module in re.findall(r"`(\w+)`", modules):
+            assert module not in found, f"{module} stands there twice"
+            found[module] = trace.strip()
+    return found
+
+
+CENSUS = census()
+RECORDED = {module for module, trace in CENSUS.items() if trace.startswith("recorded")}
+
+
+def builds_nodes(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(
+        (node.module, name.name) in BUILDERS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    )
+
+
+def test_the_census_has_every_module_that_builds_a_node() -> None:
+    building = {path.stem for path in TESTS.rglob("test_*.py") if builds_nodes(path)}
+    assert sorted(building - set(CENSUS)) == []
+    there = {path.stem for path in TESTS.rglob("test_*.py")} | {"e2e"}
+    assert sorted(set(CENSUS) - there) == []
+    for trace in CENSUS.values():
+        assert trace.partition(":")[0] in ("recorded", "elsewhere", "none"), trace
+
+
+# ------------------------------------------------------------- the traces of this session
 def runs_of(module: Path) -> list[tuple[Path, ...]]:
     """The runs that a module's tests left; a node to which nothing happened left none."""
     files = [p for p in sorted(module.rglob("*.ndjson")) if p.read_bytes().count(b"\n") > 1]
@@ -32,7 +93,7 @@ def runs_of(module: Path) -> list[tuple[Path, ...]]:
 
 
 @pytest.fixture(scope="module")
-def runs(session_traces: Path) -> dict[str, list[tuple[Path, ...]]]:
+def runs(session_traces: Path) -> Runs:
     left = {path.name: runs_of(path) for path in sorted(session_traces.iterdir())}
     left = {name: found for name, found in left.items() if found}
     if not left:
@@ -41,12 +102,23 @@ def runs(session_traces: Path) -> dict[str, list[tuple[Path, ...]]]:
 
 
 @pytest.fixture(scope="module")
-def reports(runs: dict[str, list[tuple[Path, ...]]]) -> list[Report]:
+def reports(runs: Runs) -> list[Report]:
     return check([files for found in runs.values() for files in found], TlcRunner())
 
 
+def test_every_module_that_ran_left_traces(request: pytest.FixtureRequest, runs: Runs) -> None:
+    if request.config.option.keyword or any("::" in arg for arg in request.config.args):
+        pytest.skip("only some tests of a module were asked for")
+    ran = {module for module in RECORDED if recording.ran[module]}
+    assert sorted(ran - set(runs)) == []
+
+
+def test_nothing_is_left_that_the_census_does_not_know(runs: Runs) -> None:
+    assert sorted(set(runs) - set(CENSUS)) == []
+
+
 def test_every_run_is_accepted(
-    runs: dict[str, list[tuple[Path, ...]]], reports: list[Report]
+    runs: Runs, reports: list[Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run that is not is kept where ``test_trace_recorded`` finds it from then on."""
     keep = Path(os.environ.get("EC_TRACE_FAILURES") or FAILURES)
@@ -59,4 +131,29 @@ def test_every_run_is_accepted(
             for path in run:
                 shutil.copyfile(path, folder / path.name)
             rejected[str(folder)] = report.rejection
+    shown = coverage(reports)
+    with capsys.disabled():
+        seen = len(shown.actions) - len(shown.missing_actions)
+        taken = len(shown.edges) - len(shown.missing_edges)
+        sys.stderr.write(
+            f"\n{len(reports)} runs of {len(runs)} modules, "
+            f"{sum(report.records for report in reports)} records of "
+            f"{sum(report.processes for report in reports)} processes, "
+            f"{seen} of {len(shown.actions)} actions, {taken} of {len(shown.edges)} edges\n"
+        )
     assert rejected == {}
+
+
+#: Modules that together go through everything but ``NEVER``.
+WHOLE = RECORDED - {"test_reading_from_builtin", "test_serving_builtin", "test_vllm_engine"}
+#: Edges that no node of these tests takes, with the reason.
+NEVER: dict[str, str] = {}
+
+
+def test_the_traces_show_every_action_and_edge(reports: list[Report]) -> None:
+    """Of a whole session: actions and edges that no real run shows were never compared."""
+    if absent := sorted(module for module in WHOLE if not recording.ran[module]):
+        pytest.skip(f"not a whole session: without {', '.join(absent)}")
+    shown = coverage(reports)
+    assert shown.missing_actions == []
+    assert sorted(shown.missing_edges) == sorted(NEVER)

@@ -346,7 +346,7 @@ def test_preempted_and_fetched_again_if_it_must():
             e.p2p.play(e)
         e.host.preempt(victim)
         e.reset_encoder_cache()
-        e.now += 1e6  # the hold on what was fetched has ended long ago
+        e.now += 1e4  # the hold on what was fetched has ended long ago
         e.host.add(request("r2", ("b", 3), params=announcement("b", 3), has_media=False))
         e.drain()
         assert victim.finished == "length"

@@ -267,7 +267,7 @@ class Engine:
             if self.p2p is not None:
                 self.p2p.play(self)
         # Holds on announced encodings end with their time.
-        self.now += 1e6
+        self.now += 1e4
         self.host.to_announce = 1
         self.step()
         if self.p2p is not None:
