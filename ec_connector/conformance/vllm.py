@@ -410,17 +410,6 @@ class Shipped(Builtin):
     shipped = True
 
 
-class Forgiving(Builtin):
-    """The same, where a save that is left out counts as made.
-
-    Tells which cases fail for nothing but saves that are never reported.
-    """
-
-    def report(self, *, now: float, copy: Json, rank: int, landed: bool) -> Result:
-        """See ``Adapter.report``."""
-        return super().report(now=now, copy=copy, rank=rank, landed=landed or isinstance(copy, str))
-
-
 def make() -> Builtin:
     """A fresh process of vLLM's connector, with the kit's ack timeout."""
     return Builtin()
@@ -429,8 +418,3 @@ def make() -> Builtin:
 def make_shipped() -> Builtin:
     """A fresh process of vLLM's connector, with its own timers only."""
     return Shipped()
-
-
-def make_forgiving() -> Builtin:
-    """A fresh process of vLLM's connector, for which every planned save is made."""
-    return Forgiving()

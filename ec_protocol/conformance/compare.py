@@ -213,6 +213,13 @@ def markdown(comparison: Comparison, names: tuple[str, str]) -> str:
 
 
 def _areas(comparison: Comparison, names: tuple[str, str]) -> str:
+    findings = comparison.findings.findings if comparison.findings else []
+    known = {case for f in findings if f.kind == "difference" for case in f.cases}
+    alike = Counter[str](
+        case["area"]
+        for case in comparison.right["cases"]
+        if case["id"] in known and case["verdict"] == "FAILED"
+    )
     counts: dict[str, tuple[Counter[str], Counter[str]]] = {
         a: (Counter(), Counter()) for a in AREAS
     }
@@ -225,16 +232,20 @@ def _areas(comparison: Comparison, names: tuple[str, str]) -> str:
     for area, pair in counts.items():
         cases = max(sum(pair[0].values()), sum(pair[1].values()))
         if cases:
-            lines.append(f"| {area} | {cases} | {_tally(pair[0])} | {_tally(pair[1])} |")
+            right = _tally(pair[1], alike[area])
+            lines.append(f"| {area} | {cases} | {_tally(pair[0])} | {right} |")
         totals[0].update(pair[0])
         totals[1].update(pair[1])
     everything = max(sum(totals[0].values()), sum(totals[1].values()))
-    lines.append(f"| **all** | **{everything}** | {_tally(totals[0])} | {_tally(totals[1])} |")
+    right = _tally(totals[1], alike.total())
+    lines.append(f"| **all** | **{everything}** | {_tally(totals[0])} | {right} |")
     return "\n".join(lines)
 
 
-def _tally(counter: Counter[str]) -> str:
-    return ", ".join(f"{counter[v]} {v}" for v in _VERDICTS if counter[v])
+def _tally(counter: Counter[str], differences: int = 0) -> str:
+    """Counts by verdict; ``differences`` of the failures are harmless by themselves."""
+    notes = {"FAILED": f" ({differences} by a *difference*)" if differences else ""}
+    return ", ".join(f"{counter[v]} {v}{notes.get(v, '')}" for v in _VERDICTS if counter[v])
 
 
 def _findings(comparison: Comparison, findings: Findings) -> Iterator[str]:

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kit's judgement of others: what it holds against nobody, and what it sees all the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("msgspec")
+pytest.importorskip("zmq")
+
+import zmq
+
+from ec_connector.conformance.faulty import FAULTS
+from ec_connector.conformance.ours import Ours
+from ec_connector.conformance.sockets import SimulatedNetwork, lost_at
+from ec_protocol.conformance.links import InProcess
+from ec_protocol.conformance.runner import Result, Verdict, run_case
+from ec_protocol.conformance.schedule import load_file
+
+PLAYED = {
+    "nodes": {"C": {}, "P": {"played": "kit", "role": "producer", "blocks": 16, "holds": ["A"]}}
+}
+TWO = {"nodes": {"C": {}, "P": {"blocks": 2}}}
+FETCH = [
+    {"request": "r1", "at": "C", "items": ["A"], "from": "P"},
+    {"mark": "asked"},
+    {"step": "C", "run": ["r1"], "expect": {"r1": "deferred"}},
+]
+
+
+def play(folder: Path, setup: Any, steps: list[Any], factory: Any = Ours) -> Result:
+    case = {"id": "fair", "clause": "EC-1.1", "title": "t", "setup": setup, "steps": steps}
+    path = folder / "cases.json"
+    path.write_text(json.dumps({"version": 1, "area": "read", "cases": [case]}), encoding="utf-8")
+    (one,) = load_file(path)
+    return run_case(one, lambda node: InProcess(factory))
+
+
+# ------------------------------------------------------------------------- heartbeats
+BEATS = {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 4000}
+
+
+@pytest.mark.parametrize(
+    ("silent", "end"), [(100.0, 106.0), (101.9, 106.0), (102.0, 108.0), (103.0, 108.0)]
+)
+def test_silence_shows_from_the_first_heartbeat_that_is_not_answered(silent, end):
+    """EC-9.1: no sooner than the timeout, no later than an interval after it."""
+    assert lost_at(BEATS, 100.0, silent) == pytest.approx(end)
+    assert silent + 4.0 <= end <= silent + 6.0
+
+
+def test_without_heartbeats_silence_never_shows():
+    assert lost_at({}, 100.0, 100.0) == math.inf
+
+
+def test_options_count_only_if_they_are_set_before_the_connection():
+    now = [0.0]
+    network = SimulatedNetwork(lambda *_, **__: None, lambda: now[0])
+    early, late = network.socket(zmq.DEALER), network.socket(zmq.DEALER)
+    for socket, peer, order in ((early, "a", (0, 1)), (late, "b", (1, 0))):
+        acts = (
+            lambda s=socket: [s.setsockopt(option, value) for option, value in BEATS.items()],
+            lambda s=socket, p=peer: s.connect(f"tcp://{p}.example:5600"),
+        )
+        for number in order:
+            acts[number]()
+        assert int.from_bytes(socket.get_monitor_socket().recv_multipart()[0][:2], "little") == (
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
+        network.falls_silent((f"{peer}.example", 5600))
+    now[0] = 6.0
+    assert early.get_monitor_socket().recv_multipart()
+    with pytest.raises(zmq.Again):
+        late.get_monitor_socket().recv_multipart()
+
+
+# ---------------------------------------------------------------------------- margins
+MARGIN = [
+    *FETCH,
+    {"answer": "C>P", "lease": 10},
+    {"dma": "C#1", "do": "move"},
+    {"until": "asked + 10 - lease_margin_s + eps", "quiet": True},
+    {"dma": "C#1", "do": "done"},
+    {"try": [{"step": "C", "run": ["r1"]}]},
+]
+
+
+def test_a_margin_alone_is_not_strict(tmp_path):
+    """EC-5.3: the lease runs on, and nothing comes of it."""
+    result = play(tmp_path, PLAYED, MARGIN, FAULTS["accepts-late-reads"].make)
+    assert (result.verdict, result.invariant) == (Verdict.NON_STRICT, "FencedAccept")
+    assert result.detail.startswith("step 8"), "where it happened, not where the case ended"
+
+
+def test_what_breaks_after_a_margin_is_the_failure(tmp_path):
+    steps = [*MARGIN, {"posted": "C", "count": 5, "clause": "EC-5.2"}]
+    result = play(tmp_path, PLAYED, steps, FAULTS["accepts-late-reads"].make)
+    assert (result.verdict, result.clause) == (Verdict.FAILED, "EC-5.2")
+
+
+def test_after_the_lease_it_is_a_failure_at_once(tmp_path):
+    steps = json.loads(json.dumps(MARGIN).replace("10 - lease_margin_s + eps", "10 + eps"))
+    result = play(tmp_path, PLAYED, steps, FAULTS["accepts-late-reads"].make)
+    assert result.verdict is Verdict.FAILED
+
+
+# ------------------------------------------------------------------- ends and processes
+def test_settled_reads_are_over(tmp_path):
+    steps = [*FETCH, {"answer": "C>P"}, {"settle": "C", "reads": True}, {"load": "A", "at": "C"}]
+    assert play(tmp_path, PLAYED, steps).verdict is Verdict.OK
+    without = [*FETCH, {"answer": "C>P"}, {"settle": "C"}, {"load": "A", "at": "C"}]
+    assert play(tmp_path, PLAYED, without).verdict is Verdict.FAILED
+
+
+class NoProofs(Ours):
+    """Takes no teardown of an endpoint for an answer."""
+
+    def data(self, *, now: float, read: Any, event: str) -> dict[str, Any]:
+        if event == "endpoint_closed":
+            from ec_protocol.conformance.adapter import Unsupported
+
+            raise Unsupported("endpoint_closed")
+        return super().data(now=now, read=read, event=event)
+
+
+def test_who_takes_no_proof_is_judged_all_the_same(tmp_path):
+    lost = [*FETCH, {"answer": "C>P"}, {"dma": "C#1", "do": "fail"}]
+    steps = [*lost, {"settle": "C", "reads": True}, {"room": 8, "at": "C", "expect": False}]
+    assert play(tmp_path, PLAYED, steps, NoProofs).verdict is Verdict.OK
+    assert play(tmp_path, PLAYED, steps).verdict is Verdict.FAILED, "ours takes the proof"
+
+
+def test_an_answer_reaches_only_the_process_that_asked(tmp_path):
+    steps = [
+        {"store": "A", "at": "P"},
+        *FETCH,
+        {"deliver": "C>P"},
+        {"restart": "C"},
+        {"request": "r1", "at": "C", "items": ["A"], "from": "P"},
+        {"step": "C", "run": ["r1"]},
+        {"deliver": "P>C", "keep": True},
+        {"servable": "A", "at": "C", "after": "P>C#1", "expect": True},
+        {"posted": "C", "count": 0},
+    ]
+    result = play(tmp_path, TWO, steps)
+    assert result.verdict is Verdict.OK, result.detail
+    assert any(record.get("event") == "dropped" for record in result.history)
+
+
+# ----------------------------------------------------------------------- the old form
+class OldForm(Ours):
+    """A producer that knows no optional field."""
+
+    def request(self, *, now: float, identity: str, frames: list[str]) -> dict[str, Any]:
+        from ec_protocol.conformance import frames as wire
+
+        fields = wire.decode(frames)
+        for name in ("attempt_id", "incarnation"):
+            fields.pop(name, None)
+        raw = ["", wire.encode(fields).hex()]
+        return super().request(now=now, identity=identity, frames=raw)
+
+
+ASKED = {"nodes": {"P": {}, "X": {"played": "kit", "role": "consumer"}}}
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [
+        ({"ask": "P", "by": "X", "hash": "A", "expect": {"status": "OK"}}, Verdict.OK),
+        (
+            {"ask": "P", "by": "X", "hash": "A", "expect": {"lease_s": {"time": "lease_s"}}},
+            Verdict.UNSUPPORTED,
+        ),
+        (
+            {"bound": "P", "by": "X", "fields": {"attempt_id": -1}, "expect": "dropped"},
+            Verdict.UNSUPPORTED,
+        ),
+        (
+            {"bound": "P", "by": "X", "fields": {"mm_hash": ""}, "expect": "answered"},
+            Verdict.FAILED,
+        ),
+    ],
+)
+def test_the_extended_form_is_expected_of_who_speaks_it(tmp_path, step, verdict):
+    result = play(tmp_path, ASKED, [{"store": "A", "at": "P"}, step], OldForm)
+    assert result.verdict is verdict, result.detail
+
+
+def test_a_form_that_is_spoken_in_part_is_no_old_form(tmp_path):
+    """EC-8.7: who echoes the attempt and forgets the lease has failed."""
+
+    class Forgets(Ours):
+        def emit(self, kind: str, **fields: Any) -> None:
+            from ec_protocol.conformance import frames as wire
+
+            if kind == "frames" and isinstance(fields["to"], str):
+                ack = wire.decode(fields["frames"])
+                ack.pop("lease_s", None)
+                fields["frames"] = ["", wire.encode(ack).hex()]
+            super().emit(kind, **fields)
+
+    step = {"ask": "P", "by": "X", "hash": "A", "expect": {"lease_s": {"time": "lease_s"}}}
+    result = play(tmp_path, ASKED, [{"store": "A", "at": "P"}, step], Forgets)
+    assert result.verdict is Verdict.FAILED
