@@ -88,7 +88,7 @@ def consumers(producer: Producer) -> Iterator[Callable[..., Node]]:
         warm, warm_bytes = producer.save(BLOCK)
         plane = BeforePost(before_post)
         node = Node("ec_consumer", 512, extra=timing, wrap_reader=plane.wrap)
-        node.posted = plane.posted
+        node.posted, node.plane = plane.posted, plane
         made.append(node)
         assert node.fetch(warm, producer.address, BLOCK) == "ready"
         assert node.bytes_of(warm) == warm_bytes
@@ -220,5 +220,46 @@ def test_the_next_process_at_the_address_is_another_producer(producer, consumers
 
         wait_for(arrived, "the second producer's bytes", 60.0)
         assert node.bytes_of(name) == data
+    finally:
+        second.kill()
+
+
+@pytest.mark.clause("EC-6.1", "EC-6.4", "EC-9.2", "EC-9.3")
+def test_stopped_and_killed_in_mid_read_and_started_again(producer, consumers):
+    """Everything at once; ``tests/traces/chaos-kill-restart`` is a record of it."""
+    node = consumers(producer.stop, **FAST_HEARTBEAT)
+    plane = node.plane
+    content = dict(producer.save(NBYTES - cut) for cut in range(4))
+    asleep, killed, *others = content
+
+    # Stopped under a READ: lost with its peer, proven over when the process goes on.
+    assert node.fetch(asleep, producer.address, NBYTES, "r1") == "failed"
+    producer.resume()
+    count(node, "quarantine_ended_completed")
+
+    def arrived(mm_hash: str, source: Producer, data: bytes) -> None:
+        # Every attempt is a new request; the address cools down after a loss.
+        def ready() -> bool:
+            return node.ask(mm_hash, source.address, len(data), os.urandom(4).hex()) == "ready"
+
+        wait_for(ready, "the bytes", 60.0)
+        assert node.bytes_of(mm_hash) == data
+
+    for mm_hash in others:
+        arrived(mm_hash, producer, content[mm_hash])
+
+    # Killed under a READ, and another process at its address.
+    plane.armed = True
+    plane.posted.clear()
+    assert node.ask(killed, producer.address, NBYTES - 1, "r2") == "pending"
+    assert plane.posted.wait(60)
+    producer.kill()
+    assert node.fetch(killed, producer.address, NBYTES - 1, "r2") == "failed"
+    count(node, "quarantine_ended_endpoint_closed")
+    second = Producer(producer.address[1])
+    try:
+        for _ in range(2):
+            mm_hash, data = second.save()
+            arrived(mm_hash, second, data)
     finally:
         second.kill()
