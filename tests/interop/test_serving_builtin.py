@@ -27,6 +27,7 @@ from tests.interop.driver import (
     fresh,
     marks,
     plain,
+    until,
 )
 
 pytestmark = marks
@@ -259,11 +260,20 @@ def test_a_successor_at_our_address_serves_it(their_consumer, ours):
     assert Asked(their_consumer, name, params).admitted()["bytes"] == data
     _, port = first.address
     first.close()
+
+    def missed() -> bool:
+        # It looks after its connections only while a request waits.
+        Asked(their_consumer, fresh(), None).admitted()
+        return not their_consumer.tell("account")["sessions"]
+
+    until(missed, "the loss of the first")
     second = ours("ec_producer", port=port)
-    for rows in (1, ROWS):
-        name, data, params = second.saved(rows)
-        assert Asked(their_consumer, name, params, rows).admitted()["bytes"] == data
-    second.count("completed", 2)
+    # It cannot always connect again at once: the address of its monitor may be in use
+    # still. Then the request falls back, and the next one is served.
+    name, data, params = second.saved()
+    until(lambda: Asked(their_consumer, name, params).admitted()["ready"], "the second's bytes")
+    assert Asked(their_consumer, name, params).admitted()["bytes"] == data
+    second.count("completed")
     second.whole()
 
 
