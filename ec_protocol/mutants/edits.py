@@ -162,7 +162,8 @@ def _can_go(statement: ast.stmt, bound: frozenset[ast.stmt]) -> bool:
         leaves = [n for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.expr)]
         local = all(isinstance(leaf, ast.Name | ast.Tuple) for leaf in leaves)
         return not local or statement in bound
-    return isinstance(statement, ast.AugAssign | ast.Delete | ast.Raise | ast.Return)
+    going = ast.AugAssign | ast.Delete | ast.Raise | ast.Return | ast.Break | ast.Continue
+    return isinstance(statement, going)
 
 
 def _expressions(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], None]]]:

@@ -74,6 +74,7 @@ def variants(text: str) -> set[str]:
         ("for x in a:\n    b()", {"for x in ():\n    b()", "for x in a:\n    b()\n    break"}),
         ("while a:\n    b()", {"while False:\n    b()", "while a:\n    b()\n    break"}),
         ("if a:\n    return b\nc()", {"if a:\n    return\nc()", "if a:\n    pass\nc()"}),
+        ("while a:\n    b()\n    break", {"while a:\n    b()\n    pass"}),
         ("try:\n    a()\nexcept E:\n    b()", {"try:\n    a()\nexcept E:\n    pass"}),
         ("a.b = c", {"pass"}),
         ("a = b", {"pass"}),
