@@ -59,8 +59,8 @@ endef
 
 help:
 	@echo "make demo    two processes exchange real encodings; prints a table"
-	@echo "make test    everything CI runs: lint, generated files, tests, model check, mutants, e2e"
-	@echo "make test-fast  all of that but e2e"
+	@echo "make test    everything CI runs: lint, generated files, tests, model check, mutants, e2e, interop"
+	@echo "make test-fast  all of that but e2e and interop, which need vLLM"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make check   the TLA+ models (ec-protocol check)"
 	@echo "make bench   costs of the core and the tier beside baselines; BENCH=all: everything"
@@ -127,6 +127,7 @@ test-fast: lint
 
 test: test-fast
 	@$(MAKE) --no-print-directory e2e ARGS=
+	@$(MAKE) --no-print-directory interop
 
 clean:
 	rm -rf $(VENV) $(E2E) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
