@@ -369,15 +369,13 @@ class Ours(HostSide):
         self.now = now
         network = self._io().network
         (network.heard if up else network.lost)((peer[0], peer[1]))
-        self._turn()
-        return {}
+        return self.tick(now=now)
 
     def silent(self, *, now: float, peer: list[Json]) -> Result:
         """See ``Adapter.silent``."""
         self.now = now
         self._io().network.falls_silent((peer[0], peer[1]))
-        self._turn()
-        return {}
+        return self.tick(now=now)
 
     # ----------------------------------------------------------------------- data
     def notice(self, *, now: float, notice: str) -> Result:

@@ -54,7 +54,11 @@ class Link(ABC):
 
 
 class InProcess(Link):
-    """An adapter object in this process."""
+    """An adapter object in this process: an ``Adapter``, or any object with its methods.
+
+    Of an object that is none, a method that is missing or raises ``NotImplementedError`` is
+    not supported, and what it sends it hands out by ``drain``, if it sends anything.
+    """
 
     def __init__(self, factory: Factory) -> None:
         self._adapter = factory()
@@ -70,7 +74,8 @@ class InProcess(Link):
             raise Unsupported(str(exc) or op) from exc
         except Exception as exc:
             raise ImplementationError(f"{op} raised {type(exc).__name__}: {exc}") from exc
-        result["out"] = list(self._adapter.drain())
+        drain = getattr(self._adapter, "drain", None)
+        result["out"] = [] if drain is None else list(drain())
         return result
 
     def kill(self) -> None:

@@ -138,7 +138,9 @@ def load_factory(name: str) -> Factory:
     try:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as exc:
-        raise ConfigError(f"adapter={name!r}: {exc}") from exc
+        ours = target.startswith("ec_connector.") and isinstance(exc, ModuleNotFoundError)
+        fix = "; pip install 'ec-connector[nixl]' brings what our own connector needs"
+        raise ConfigError(f"adapter={name!r}: {exc}{fix if ours else ''}") from exc
     if not callable(factory):
         raise ConfigError(f"adapter={name!r}: {target} is not callable")
     return factory

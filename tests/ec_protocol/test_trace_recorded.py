@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 
 FOLDER = Path(__file__).resolve().parent.parent / "traces"
 RECORDED = sorted(path for path in FOLDER.iterdir() if path.name not in ("README.md", "failures"))
-FAILURES = sorted((FOLDER / "failures").glob("*.ndjson*"))
+FAILURES = sorted((FOLDER / "failures").glob("*"))
 MUTANTS = 200
 
 

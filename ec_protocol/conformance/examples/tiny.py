@@ -102,7 +102,7 @@ class TinyTier:
         return True
 
 
-class Refused(Exception):
+class Refused(NotImplementedError):
     """The operation, or what it asks for, is not supported."""
 
 

@@ -73,8 +73,15 @@ def test_times_lie_on_the_right_side_of_the_fence():
     assert moments == [
         "asked1 + lease_s - lease_margin_s - min_read_s + eps",
         "asked1 + lease_s - lease_margin_s + eps",
-        "granted1 + lease_s - 0.5 * lease_margin_s",
+        "granted1 + lease_s",
     ]
+
+
+def test_a_clock_is_ahead_only_where_the_model_needs_it():
+    """EC-5.1: the lease ends before the fence, which only the margin covers."""
+    (case,) = load_file(scenario_dir() / "BugPeerReadNoMargin.json")
+    moments = [step["until"] for step in flat(case.steps) if step.get("quiet")]
+    assert "granted1 + lease_s - 0.5 * lease_margin_s" in moments
 
 
 def test_each_step_says_which_state_it_comes_from():
