@@ -118,7 +118,7 @@ def test_nothing_is_left_that_the_census_does_not_know(runs: Runs) -> None:
 
 
 def test_every_run_is_accepted(
-    runs: Runs, reports: list[Report], capsys: pytest.CaptureFixture[str]
+    runs: Runs, reports: list[Report], session_traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run that is not is kept where ``test_trace_recorded`` finds it from then on."""
     keep = Path(os.environ.get("EC_TRACE_FAILURES") or FAILURES)
@@ -126,7 +126,8 @@ def test_every_run_is_accepted(
     rejected = {}
     for run, report in zip(files, reports, strict=True):
         if report.rejection is not None:
-            folder = keep / f"{run[0].parts[-2]}-{run[0].stem}"
+            first = run[0].relative_to(session_traces).with_suffix("")
+            folder = keep / "-".join(first.parts)
             folder.mkdir(parents=True, exist_ok=True)
             for path in run:
                 shutil.copyfile(path, folder / path.name)
