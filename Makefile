@@ -116,7 +116,7 @@ e2e: $(E2E_STAMP)
 
 interop: $(E2E_STAMP)
 	$(call step,wire interop with vLLM's own connector,\
-		$(E2E)/bin/python -m pytest -q -m e2e tests/interop)
+		$(E2E)/bin/python -m pytest -q -m e2e tests/interop tests/test_traces_of_this_run.py)
 
 test-fast: lint
 	$(call step,generated TLA+ and diagrams match the tables,\

@@ -55,7 +55,7 @@ class Engine(Group):
 
     name = "engine"
     kinds = ("qwen2vl",)
-    _tests = "tests/ec_connector/test_vllm_engine.py"
+    _tests = ("tests/ec_connector/test_vllm_engine.py", "tests/test_traces_of_this_run.py")
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
@@ -69,7 +69,7 @@ class Engine(Group):
         self._since = time.monotonic()
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-q", "-m", "e2e", self._tests],
+                [sys.executable, "-m", "pytest", "-q", "-m", "e2e", *self._tests],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
