@@ -292,6 +292,8 @@ def walk(seed: int, length: int, connect: Callable[[str], Link]) -> Result | Non
         for _ in range(length):
             walked.one()
         walked.finish_everything()
+        if walked.world.watch.near:
+            raise walked.world.watch.near[0]
     except (CheckFailed, ImplementationError):
         case.steps = walked.steps
         return run_case(case, connect)
@@ -330,7 +332,7 @@ def _replay(case: Case, steps: list[Step], connect: Callable[[str], Link]) -> Re
         result = run_case(shorter, connect)
     except (ScheduleError, Unsupported):
         return None
-    return result if result.verdict is Verdict.FAILED else None
+    return result if result.verdict in (Verdict.FAILED, Verdict.NON_STRICT) else None
 
 
 def reason(result: Result) -> tuple[str, str]:
