@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import zmq
 from ec_connector.conformance.faulty import FAULTS
 from ec_connector.conformance.ours import Ours
 from ec_connector.conformance.sockets import SimulatedNetwork, lost_at
+from ec_protocol.conformance.examples.tiny import TinyAdapter
 from ec_protocol.conformance.links import InProcess
-from ec_protocol.conformance.runner import Result, Verdict, run_case
-from ec_protocol.conformance.schedule import load_file
+from ec_protocol.conformance.runner import Result, Verdict, run_case, run_cases
+from ec_protocol.conformance.schedule import all_cases, case_dir, load_file, select
 
 PLAYED = {
     "nodes": {"C": {}, "P": {"played": "kit", "role": "producer", "blocks": 16, "holds": ["A"]}}
@@ -208,3 +210,14 @@ def test_a_form_that_is_spoken_in_part_is_no_old_form(tmp_path):
     step = {"ask": "P", "by": "X", "hash": "A", "expect": {"lease_s": {"time": "lease_s"}}}
     result = play(tmp_path, ASKED, [{"store": "A", "at": "P"}, step], Forgets)
     assert result.verdict is Verdict.FAILED
+
+
+# ------------------------------------------------------------------- the worked example
+def test_the_worked_example_ends_as_the_document_says():
+    cases = select(all_cases(), ["tier", "save/load"])
+    results = run_cases(cases, lambda node: InProcess(TinyAdapter))
+    seen = Counter(result.verdict for result in results)
+    text = (case_dir().parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    said = f"{seen[Verdict.OK]} OK, {seen[Verdict.UNSUPPORTED]} UNSUPPORTED"
+    assert f"Both end with {said}" in " ".join(text.split())
+    assert (seen[Verdict.NON_STRICT], seen[Verdict.FAILED]) == (1, 0)
