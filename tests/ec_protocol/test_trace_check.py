@@ -12,8 +12,9 @@ from ec_protocol.dispatch import GRANT
 from ec_protocol.lifecycle import load_actions
 from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tracecheck.check import Report, check_runs
+from ec_protocol.wire import XferReq, XferStatus
 from tests.ec_protocol.traced import Recorded
-from tests.ec_protocol.world import BLOCK
+from tests.ec_protocol.world import BLOCK, COMPAT
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 
@@ -152,6 +153,23 @@ def answers_of_every_kind(world: Recorded) -> None:
     world.end_peer()
     world.reads.dma_ended(attempt, "endpoint_closed", world.now)
     world.tick(40.0)
+
+
+@case(None)
+def a_request_without_attempt_id_that_names_anothers_session(world: Recorded) -> None:
+    """The notice that it shares could mean either grant, so both end with their leases."""
+    world_granted(world)
+    grants = world.producer.grants
+    (grant,) = grants._grants.values()
+    session, _, name = grant.key.decode().partition(":")
+    request = XferReq(
+        mm_hash=name, compatibility_hash=COMPAT, session_id=session, connector_version=2
+    )
+    assert grants.on_request(b"somebody", request, world.now).status == XferStatus.OK
+    grants.on_notice(grant.key, world.now)
+    assert grants.open_grants == 2
+    world.advance(40.0)
+    grants.tick(world.now)
 
 
 # ----------------------------------------------------- what it must never do: faults
