@@ -10,14 +10,17 @@ whom. ``played`` is for a node whose world the test plays: a run of its own.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ec_protocol.trace import NdjsonSink, Trace
 
@@ -64,6 +67,30 @@ def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
     """A trace for a node that runs for real, where no ``SchedulerInstance`` makes one."""
     path = trace_file(name)
     return Trace(name, clock, checkable(NdjsonSink(path))) if path is not None else None
+
+
+@contextlib.contextmanager
+def kit() -> Iterator[None]:
+    """Every instance that the conformance kit starts leaves a trace, a run of its own."""
+    from ec_connector.conformance.ours import Ours
+    from ec_protocol.tier import EncodingTier
+
+    where = folder()
+    sinks: list[NdjsonSink] = []
+
+    def make_tier(node: Ours, blocks: int, block_size: int) -> EncodingTier:
+        if where is None:
+            return EncodingTier(blocks, block_size)
+        (where / "played").mkdir(exist_ok=True)
+        sinks.append(NdjsonSink(where / "played" / f"{next(_numbers):05}.ndjson"))
+        write = checkable(sinks[-1], MOST_RECORDS)
+        return EncodingTier(blocks, block_size, Trace("ours", lambda: node.now, write))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ours, "make_tier", make_tier)
+        yield
+    for sink in sinks:
+        sink.close()
 
 
 class Sample:

@@ -17,6 +17,7 @@ from ec_protocol.conformance.frames import STATUSES
 from ec_protocol.conformance.runner import Result, Verdict, connector, run_cases
 from ec_protocol.conformance.schedule import AREAS, Case, case_dir, clauses, load_dir
 from ec_protocol.timing import inequalities, timer_specs
+from tests.recording import kit
 
 #: What no black box can be asked: a field of the sockets' own PING (docs/conformance.md).
 OF_THE_SOCKETS = {"heartbeat_ttl_s"}
@@ -132,7 +133,8 @@ def results(area: str) -> tuple[tuple[Result, ...], float]:
     pytest.importorskip("zmq")
     _, connect = connector("ours", None)
     began = cpu_seconds()
-    found = tuple(run_cases([case for case in cases() if case.area == area], connect))
+    with kit():
+        found = tuple(run_cases([case for case in cases() if case.area == area], connect))
     return found, cpu_seconds() - began
 
 
