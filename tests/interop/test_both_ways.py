@@ -35,8 +35,10 @@ def test_what_was_fetched_is_held_until_both_ranks_have_loaded_it(both):
     with node.lock:
         copies, entry = node.instance.scheduler.copies, node.tier.get(made_there)
         assert entry is not None
+        node.tier.reserve(made_there)
         copy = copies.plan_load(made_there)
         copies.submit(copy)
+        node.tier.end_step()
         node.p2p.consumer.consumed("request", made_there)
         for rank, state in enumerate(("pinned", "ready")):
             assert entry.state == "pinned"

@@ -63,7 +63,7 @@ def test_an_encoding_in_two_extents_arrives_in_order(their_consumer, ours):
     with node.lock:
         kept = node.tier.get(names[1])
         assert kept is not None
-        node.tier.hold(kept, ("test", 1))
+        node.tier.hold(kept, ("hold", 1))
     name, data, params = node.saved(4)
     with node.lock:
         entry = node.tier.get(name)
