@@ -27,4 +27,4 @@ def spawn() -> Iterator[Callable[[], Child]]:
 
     yield start
     for child in children:
-        child.end()
+        child.kill()

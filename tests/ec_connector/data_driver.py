@@ -5,25 +5,19 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import json
 import mmap
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from ec_connector.data import NixlReader, ReadEvent
+from tests.harness.child import Child
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Bound of every wait: far beyond what a healthy run takes, on a busy machine too.
 PATIENCE_S = 40.0
 
 
-class Producer:
+class Producer(Child):
     """One producer process.
 
     Args:
@@ -43,46 +37,16 @@ class Producer:
     ) -> None:
         self.nbytes = nbytes
         self.content = random.Random(seed).randbytes(nbytes)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ec_connector.data_child", name, str(nbytes), str(seed)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **(env or {})},
+        super().__init__(
+            *("-m", "tests.ec_connector.data_child", name, str(nbytes), str(seed)), env=env
         )
-        hello = self._line()
+        hello = self.answer()
         self.metadata = base64.b64decode(hello["metadata"])
         self.address = hello["address"]
 
-    def _line(self) -> dict:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the producer died"
-        return json.loads(line)
-
-    def tell(self, command: str) -> list[str]:
+    def tell(self, line: str) -> list[str]:
         """Give a command; the notices that came so far."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self._line()["notices"]
-
-    def stop(self) -> None:
-        """SIGSTOP, and wait until it is stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+        return super().tell(line)["notices"]
 
 
 class Region:

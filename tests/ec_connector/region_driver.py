@@ -6,11 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ec_connector.region import SharedRegion
-
-ROOT = Path(__file__).resolve().parents[2]
-CHILD = Path(__file__).with_name("region_child.py")
-DEADLINE_S = 120.0
+from tests.harness import child
 
 BLOCKS = 16
 BLOCK_BYTES = 5120
@@ -60,36 +54,14 @@ def open_region(folder: Path, **more: Any) -> SharedRegion:
     return SharedRegion.open(**(arguments | more))
 
 
-class Child:
-    """One process, driven over pipes: nothing here guesses by time."""
+class Child(child.Child):
+    """One process that opens regions."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(CHILD)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            start_new_session=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+        super().__init__("-m", "tests.ec_connector.region_child", start_new_session=True)
 
     def send(self, do: str, **command: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **command}).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def answer(self, timeout_s: float = DEADLINE_S) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
-            raise TimeoutError(f"no answer from process {self.pid}")
-        line = self.process.stdout.readline()
-        if not line:
-            raise EOFError(f"process {self.pid} ended: {self.process.wait()}")
-        result: dict[str, Any] = json.loads(line)
-        return result
+        self.say(json.dumps({"do": do, **command}))
 
     def call(self, do: str, **command: Any) -> dict[str, Any]:
         self.send(do, **command)
@@ -105,21 +77,7 @@ class Child:
         assert self.answer() == {"paused": moment}
 
     def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"\n")
-        self.process.stdin.flush()
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(DEADLINE_S)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self.process.wait(DEADLINE_S)
+        self.say("")
 
 
 def eventually(what: Callable[[], bool], timeout_s: float = 30.0) -> bool:

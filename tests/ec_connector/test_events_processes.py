@@ -31,8 +31,9 @@ from ec_connector.events.codec import (
 from ec_connector.events.stream import Update
 from ec_connector.events.subscriber import EventSubscriber
 from ec_protocol.errors import ConfigError
-from tests.ec_connector.node_driver import ROOT, Producer
+from tests.ec_connector.node_driver import Producer
 from tests.ec_connector.pair import BLOCK, Node, wait_for
+from tests.harness.child import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

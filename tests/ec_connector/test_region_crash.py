@@ -15,7 +15,6 @@ import pytest
 
 from ec_connector.region import SharedRegion, reap_orphans
 from tests.ec_connector.region_driver import (
-    DEADLINE_S,
     GEOMETRY,
     NAME,
     Child,
@@ -24,6 +23,7 @@ from tests.ec_connector.region_driver import (
     names_in,
     no_guard,
 )
+from tests.harness.child import DEADLINE_S
 
 pytestmark = [pytest.mark.timeout(300)]
 

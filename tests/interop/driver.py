@@ -33,7 +33,8 @@ from ec_connector.instance import ModelFacts
 from ec_protocol import wire
 from ec_protocol.wire import XferAck, XferReq
 from tests.ec_connector.pair import BLOCK, Node
-from tests.interop import child
+from tests.harness import child
+from tests.interop import forked
 from tests.interop.clock import Clock
 
 #: The release whose classes are driven; the compatibility hash contains it.
@@ -81,7 +82,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 def forks() -> Any:
     """The fork server, ready."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(child.PRELOAD)
+    context.set_forkserver_preload(forked.PRELOAD)
     with mock.patch.dict(os.environ, {**CPU_ENV, "VLLM_LOGGING_LEVEL": "ERROR"}):
         forkserver.ensure_running()
     return context
@@ -104,7 +105,7 @@ class Builtin:
         self._log = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._pipe, theirs = forks().Pipe()
         self.process = forks().Process(
-            target=child.serve,
+            target=forked.serve,
             args=(theirs, self._log.name, role, self.port, blocks),
             kwargs=options,
             daemon=True,
@@ -176,10 +177,7 @@ class Builtin:
         return bool(self.process.exitcode)
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until it is stopped."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "SIGSTOP")
+        child.stop(self.process.pid)
 
     def resume(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)

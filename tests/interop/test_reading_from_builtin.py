@@ -110,9 +110,9 @@ def test_a_read_that_ends_at_the_fence_is_dropped(their_producer, ours, late):
 
 
 @pytest.mark.clause("EC-5.2")
-def test_blocks_reused_after_the_lease_are_not_read(builtins, our_consumer):
+def test_blocks_reused_after_the_lease_are_not_read(builtins, ours):
     """F1 with its lease over and its blocks in use for something else."""
-    producer, node = builtins("ec_producer", ROWS + 8), our_consumer
+    producer, node = builtins("ec_producer", ROWS + 8), ours("ec_consumer", fetch_budget_s=50.0)
     name, _, _ = producer.save()
     reused: list[bool] = []
 
@@ -124,10 +124,12 @@ def test_blocks_reused_after_the_lease_are_not_read(builtins, our_consumer):
         node.clock.advance(TIMING_LEASE_S)
 
     node.plane.before_prepare = a_lease_later
+    # Asked again it does not have it any more.
     assert node.fetch(name, producer.address, NBYTES) == "failed"
     assert reused == [True]
-    assert node.plane.posted == []
     node.whole()
+    assert node.plane.posted == []
+    assert (node.counters()["fence_closed"], node.counters()["refused"]) == (1, 1)
 
 
 @pytest.mark.clause("EC-5.6")

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from e2e.server import ROOT
-from tests.interop.child import command_line
 from tests.interop.driver import RELEASE, forks, marks
+from tests.interop.forked import command_line
 
 pytestmark = marks
 
