@@ -43,7 +43,9 @@ class Regions(RegionActions):
         block_size_bytes: int = 4096,
         guard: bool = False,
     ) -> dict[str, Any]:
-        """A process opens the region of an instance. There is no guard to ask for."""
+        """A process opens the region of an instance."""
+        if guard:
+            raise Unsupported("a guard: only the next start could clean up, see EC-10.3")
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(target=_hold, args=(theirs,))
         process.start()
