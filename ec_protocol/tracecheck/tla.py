@@ -7,6 +7,7 @@ counted from the first record of their process; the unit is the finest that fits
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ec_protocol.tracecheck.merge import attempt_of
 #: Seconds. With the coarsest, times are compared to two milliseconds.
 UNITS: Final = (1e-6, 1e-5, 1e-4, 1e-3)
 _MOST_UNITS: Final = 400_000_000
+#: Characters. Names on the wire are shorter (EC-8.8).
+_MOST_TEXT: Final = 1024
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@# -]")
 _TIMES: Final = ("time", "seconds", "seconds-or-none")
 
@@ -250,7 +253,14 @@ def _object(kind: str, value: Mapping[str, Any], record: Record, clock: Clock) -
 
 
 def _text(text: str) -> str:
-    """A string of TLA+; what that cannot hold is percent-encoded, byte by byte."""
+    """A string of TLA+; what that cannot hold is percent-encoded, byte by byte.
+
+    TLC keeps every string for ever, at a cost that grows with its length, so a very long
+    one is named by its beginning and its digest.
+    """
+    if len(text) > _MOST_TEXT:
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        text = f"{text[:64]}#{digest}"
     safe = _UNSAFE.sub(
         lambda m: "".join(f"%{byte:02x}" for byte in m[0].encode("utf-8", "surrogatepass")), text
     )

@@ -214,3 +214,16 @@ def test_no_text_of_a_trace_gets_out_of_its_string() -> None:
     text = module("Data", [(run, merged(run), ())])
     assert '"x%22 %5d %5c%2a %c3%a9%0a"' in text
     assert text.isascii()
+
+
+def test_very_long_names_stay_apart() -> None:
+    world = Recorded()
+    for end in "ab":
+        world.save("x" * 1_000_000 + end, BLOCK)
+    run = world.run()
+    text = module("Data", [(run, merged(run), ())])
+    assert len(text) < 10_000
+    told = {line.partition('mm_hash |-> "')[2].partition('"')[0] for line in text.splitlines()}
+    first, second = sorted(told - {""})
+    assert first.startswith("x" * 64 + "#")
+    assert first != second
