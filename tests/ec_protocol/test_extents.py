@@ -140,6 +140,18 @@ def test_a_limit_of_extents_takes_nothing_when_it_cannot_be_kept() -> None:
     assert space.alloc(9, max_extents=3) is not None
 
 
+@pytest.mark.clause("EC-2.7")
+@pytest.mark.parametrize(("count", "needed"), [(1, 1), (4, 1), (5, 2), (7, 2), (8, 3), (9, 3)])
+def test_no_more_extents_than_it_takes(count: int, needed: int) -> None:
+    """Also when the longest holes are taken to the last block."""
+    space = carved(100, (0, 3), (10, 4), (20, 2))
+    assert space.extents_needed(count) == needed
+    assert space.alloc(count, max_extents=needed - 1) is None
+    got = space.alloc(count, max_extents=needed)
+    assert got is not None
+    assert len(got) == needed
+
+
 def test_too_many_blocks_take_nothing() -> None:
     space = carved(10, (0, 4))
     assert space.alloc(5) is None
