@@ -149,8 +149,16 @@ def test_every_run_is_accepted(
 WHOLE = RECORDED - {
     *("test_both_ways", "test_reading_from_builtin", "test_serving_builtin", "test_vllm_engine")
 }
-#: Edges that no node of these tests takes, with the reason.
-NEVER: dict[str, str] = {}
+#: Edges that no node of these tests takes, with the reason; ``test_trace_check`` plays them.
+NEVER = {
+    "copy: planned -skip-> skipped": "the delegate hands a copy over in the step that plans it",
+}
+#: Edges that only random schedules or a race bring about, so that a session may lack them.
+RARELY = {
+    "peer: connecting -close-> down",
+    "read: granted -abort-> failed",
+    "read: granted -peer_lost-> failed",
+}
 
 
 def test_the_traces_show_every_action_and_edge(reports: list[Report]) -> None:
@@ -159,4 +167,4 @@ def test_the_traces_show_every_action_and_edge(reports: list[Report]) -> None:
         pytest.skip(f"not a whole session: without {', '.join(absent)}")
     shown = coverage(reports)
     assert shown.missing_actions == []
-    assert sorted(shown.missing_edges) == sorted(NEVER)
+    assert sorted(set(shown.missing_edges) - RARELY) == sorted(NEVER)
