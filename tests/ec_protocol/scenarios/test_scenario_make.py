@@ -14,11 +14,12 @@ from ec_protocol.conformance.schedule import load_file
 from ec_protocol.explain.from_tlc import state_of
 from ec_protocol.scenarios import fleet, peer_read, tier
 from ec_protocol.scenarios.draft import Draft
-from ec_protocol.scenarios.errors import NotExpressible
+from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
 from ec_protocol.scenarios.files import scenario_dir, stale, text
-from ec_protocol.scenarios.make import _only_walk, candidates
+from ec_protocol.scenarios.make import _only_walk, candidates, make
 from ec_protocol.tlc.manifest import load_manifest
-from ec_protocol.tlc.output import parse_output
+from ec_protocol.tlc.output import Output, parse_output
+from ec_protocol.tlc.runner import Run
 
 RUN = CliRunner()
 RECORDED = Path(__file__).resolve().parents[1] / "explain" / "recorded"
@@ -188,6 +189,22 @@ def test_the_files_are_what_the_models_say_now():
     done = RUN.invoke(app, ["scenario", "make", "--check", "BugPeerReadF1", "BugTierSkipReport"])
     assert done.exit_code == 0, done.output
     assert "2 files are current" in done.output
+
+
+def test_the_same_behaviour_is_found_each_time():
+    """With checks on the way, what TLC finds of a liveness model depends on the machine."""
+    jobs = []
+
+    class Runner:
+        def run(self, job):
+            jobs.append(job)
+            return Run(Output(), 0.0, 0)
+
+    manifest = load_manifest(tla_dir())
+    (model,) = manifest.select(["BugTierSkipReportIdle"], "full")
+    with pytest.raises(ScenarioError, match="no behaviour"):
+        make(model, manifest.folder, Runner())
+    assert [job.final_liveness for job in jobs] == [True]
 
 
 def test_a_changed_translation_is_noticed(monkeypatch):
