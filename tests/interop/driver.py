@@ -45,6 +45,8 @@ ROWS = 40
 NBYTES = ROWS * BLOCK
 #: Bound of every wait: far beyond what a healthy run takes, on a busy host too.
 PATIENCE_S = 120.0
+#: The same for the first process, which waits for the fork server's imports.
+START_S = 500.0
 #: No peer is missed because it had to wait for a core.
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 
@@ -113,7 +115,7 @@ class Builtin:
         self.process.start()
         theirs.close()
         try:
-            self.hello = self._answer()
+            self.hello = self._answer(START_S)
         except BaseException:
             # Interrupted while it was starting: nobody else knows of it.
             self.kill()
@@ -123,8 +125,8 @@ class Builtin:
     def address(self) -> tuple[str, int]:
         return ("127.0.0.1", self.port)
 
-    def _answer(self) -> Any:
-        assert self._pipe.poll(PATIENCE_S), "the built-in connector does not answer"
+    def _answer(self, patience_s: float = PATIENCE_S) -> Any:
+        assert self._pipe.poll(patience_s), "the built-in connector does not answer"
         try:
             return self._pipe.recv()
         except EOFError:
