@@ -124,6 +124,7 @@ test-fast: lint
 	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
 	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
 	$(call step,mutants of every guard and effect,$(BIN)/ec-protocol mutants '*guard=*' '*drop-effect*')
+	$(call step,mutants of some of the core's source,$(BIN)/ec-protocol mutants --source holds peers deferral)
 
 test: test-fast
 	@$(MAKE) --no-print-directory e2e ARGS=
