@@ -18,6 +18,7 @@ import pytest
 from ec_protocol._files import spec_dir
 from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tracecheck.check import Report, check
+from tests.test_traces_of_this_run import CENSUS
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 
@@ -29,6 +30,7 @@ MODULES = (
     "consumer_peers",
     "consumer_reads",
     "consumer_records",
+    "consumer_restarts",
     "consumer_unnamed",
     "consumer_waiters",
     "producer",
@@ -74,6 +76,11 @@ def test_every_trace_is_accepted(reports: list[Report]) -> None:
         if not conjunct.startswith(NOTICED.get(test, "")) or bool(conjunct) != (test in NOTICED):
             wrong[test] = report.rejection
     assert wrong == {}
+
+
+def test_they_are_those_of_the_census() -> None:
+    named = {module for module, trace in CENSUS.items() if "test_trace_unit" in trace}
+    assert named == {f"test_{module}" for module in MODULES}
 
 
 def test_they_are_the_unit_tests(reports: list[Report]) -> None:
