@@ -294,7 +294,7 @@ def run_trials(
     # Pytest's own words would spoil the JSON, and there is nothing in them.
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main(arguments, plugins=[plugin])
-    if code not in (0, 5) and not plugin.broken and not plugin.outcomes:
+    if not plugin.broken and len(plugin.outcomes) < len(trials):
         plugin.broken = f"pytest ended with status {int(code)}"
     if plugin.broken:
         raise ECError(f"the tests of the core are no measure: {plugin.broken}")
