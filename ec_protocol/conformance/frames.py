@@ -24,6 +24,10 @@ STATUSES: Final = {
     "NACK_NOT_READY": 5,
 }
 STATUS_NAMES: Final = {number: name for name, number in STATUSES.items()}
+#: Fields of the extended form (EC-8.7): who has sent one of them knows them all.
+OPTIONAL: Final = frozenset(
+    {"attempt_id", "lease_s", "incarnation", "base_addr", "block_size", "extents", "nbytes"}
+)
 
 
 class FrameError(Exception):
@@ -50,6 +54,14 @@ def decode(frames: list[str]) -> dict[str, Any]:
     if not isinstance(message, dict) or message.get("type") not in ("req", "ack"):
         raise FrameError(f"no message: {message!r:.200}")
     return message
+
+
+def extended(raw: list[str]) -> bool:
+    """Whether it is a message with a field of the extended form."""
+    try:
+        return not OPTIONAL.isdisjoint(decode(raw))
+    except FrameError:
+        return False
 
 
 def descriptor(base: int, blocks: int, block_size: int) -> bytes:

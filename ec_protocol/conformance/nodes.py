@@ -143,7 +143,12 @@ class Message:
 
 @dataclass(eq=False)
 class Node:
-    """One instance under test."""
+    """One instance under test.
+
+    Attributes:
+        extended: A message of one of its processes had a field of the extended form, so
+            that a message without them is no sign that it speaks the old form only.
+    """
 
     name: str
     setup: NodeSetup
@@ -160,6 +165,7 @@ class Node:
     told: list[dict[str, Any]] = field(default_factory=list)
     message: dict[str, Any] = field(default_factory=dict)
     messages: int = 0
+    extended: bool = False
 
     @property
     def alive(self) -> bool:

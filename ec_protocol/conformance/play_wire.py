@@ -14,14 +14,8 @@ from ec_protocol.conformance.nodes import Message, Node, Played, identity_of
 from ec_protocol.conformance.verbs import plays
 from ec_protocol.conformance.world import World
 
-#: Fields of an ack that only who names attempts asks for (EC-8.7).
-_OPTIONAL = {
-    "attempt_id", "lease_s", "incarnation", "base_addr", "block_size", "extents", "nbytes"
-}  # fmt: skip
-
-
-#: The same, and what is measured of an ack that has them.
-_ONLY_EXTENDED = {*_OPTIONAL, "bytes", "bytes_beyond_agent"}
+#: The fields of the extended form, and what is measured of an ack that has them.
+_ONLY_EXTENDED = {*frames.OPTIONAL, "bytes", "bytes_beyond_agent"}
 
 
 def ends(channel: str) -> tuple[str, str]:
@@ -201,7 +195,7 @@ def _play_ask(world: World, step: steps.Ask) -> None:
         "node": step.ask,
     }
     asked_for = {*(step.expect or {}), *step.differs} & _ONLY_EXTENDED
-    if asked_for and ack.get("status") == 0 and "attempt_id" in fields and not _OPTIONAL & set(ack):
+    if asked_for and ack.get("status") == 0 and "attempt_id" in fields and not node.extended:
         # It ignores what it does not know, as it should (EC-8.1), and answers in the old form.
         raise Unsupported(f"acks in the extended form: {', '.join(sorted(asked_for))}")
     compare(_times(step.expect or {}, world), _readable(ack), "ack")
@@ -228,7 +222,7 @@ def _play_bound(world: World, step: steps.Bound) -> None:
     answers = channel[before:]
     del channel[before:]
     optional = step.expect == "dropped" and set(step.fields) <= {"attempt_id", "incarnation"}
-    if optional and answers and not _OPTIONAL & set(decoded(answers[0].frames)):
+    if optional and answers and not node.extended:
         raise Unsupported("the optional fields of a request: it ignores them (EC-8.1)")
     compare(step.expect, "answered" if answers else "dropped", "the request")
 
@@ -299,9 +293,11 @@ def _play_answer(world: World, step: steps.Answer) -> None:
     waiting = world.channel(step.answer)
     request = decoded((waiting[index] if step.keep else waiting.pop(index)).frames)
     compare(_times(step.expect, world), request, "request")
-    extended = step.form == "extended" or step.lease is not None or _OPTIONAL & set(step.fields)
+    lease = step.lease is not None
+    extended = step.form == "extended" or lease or not frames.OPTIONAL.isdisjoint(step.fields)
     golden = frames.decode(["", vector(step.vector)["hex"]]) if step.vector else {}
-    if (extended or "extents" in golden) and request.get("attempt_id") is None:
+    known = request.get("attempt_id") is not None or world.node(source).extended
+    if (extended or "extents" in golden) and not known:
         # Who names no attempt does not know these fields and may ignore them (EC-8.1).
         raise Unsupported("an answer in the extended form: its requests ask for the old one")
     status = frames.STATUSES[step.status] if isinstance(step.status, str) else step.status
@@ -385,12 +381,21 @@ def _play_raw(world: World, step: steps.Raw) -> None:
     elif step.expect is not None:
         compare(1, len(answers), "answers")
         ack = _readable(decoded(answers[0].frames))
-        if ack.get("status") == "NACK_VERSION" and not world.case.clause.startswith("EC-8.2"):
+        other = _version(sent_frames) not in (None, 2)
+        if other and ack.get("status") == "NACK_VERSION" and world.case.clause != "EC-8.2":
             raise Unsupported("the version that this request names, which EC-8.2 is about")
         if isinstance(step.expect, dict):
             compare(_times(step.expect, world), ack, "ack")
     if via == "request":
         del world.channel(channel)[before:]
+
+
+def _version(raw: list[str]) -> Any:
+    """The version that a request names, if it is one and does."""
+    try:
+        return frames.decode(raw).get("connector_version")
+    except frames.FrameError:
+        return None
 
 
 def vector(name: str) -> dict[str, Any]:

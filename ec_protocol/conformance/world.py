@@ -238,6 +238,7 @@ class World:
 
     def _sent(self, node: Node, output: dict[str, Any]) -> None:
         to = output["to"]
+        node.extended = node.extended or frames.extended(output["frames"])
         if isinstance(to, str):
             target, _, process = bytes.fromhex(to).decode(errors="replace").partition("/")
             # A connection ends with its process: nobody else gets the answer.

@@ -212,6 +212,99 @@ def test_a_form_that_is_spoken_in_part_is_no_old_form(tmp_path):
     assert result.verdict is Verdict.FAILED
 
 
+class OldLater(OldForm):
+    """Speaks the extended form once, and the old one from then on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._once = False
+
+    def request(self, **args: Any) -> dict[str, Any]:
+        if self._once:
+            return super().request(**args)
+        self._once = True
+        return Ours.request(self, **args)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"ask": "P", "by": "X", "hash": "A", "expect": {"lease_s": {"time": "lease_s"}}},
+        {"bound": "P", "by": "X", "fields": {"attempt_id": -1}, "expect": "dropped"},
+    ],
+)
+def test_who_has_spoken_the_extended_form_is_held_to_it(tmp_path, step):
+    """EC-8.7: also by its next process."""
+    first = [{"store": "A", "at": "P"}, {"ask": "P", "by": "X", "hash": "A"}]
+    assert play(tmp_path, ASKED, [*first, step], OldLater).verdict is Verdict.FAILED
+    processes = iter((Ours, OldForm))
+    again = [*first, {"restart": "P"}, {"store": "A", "at": "P"}, step]
+    result = play(tmp_path, ASKED, again, lambda: next(processes)())
+    assert result.verdict is Verdict.FAILED, result.detail
+
+
+class UnnamedLater(Ours):
+    """Names its first attempt only."""
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        from ec_protocol.conformance import frames as wire
+
+        if kind == "frames" and not isinstance(fields["to"], str):
+            request = wire.decode(fields["frames"])
+            if request["attempt_id"] > 1:
+                for name in ("attempt_id", "incarnation"):
+                    request.pop(name, None)
+                fields["frames"] = ["", wire.encode(request).hex()]
+        super().emit(kind, **fields)
+
+
+@pytest.mark.parametrize(("first", "verdict"), [("OK", Verdict.OK), (None, Verdict.UNSUPPORTED)])
+def test_who_has_named_an_attempt_is_answered_so(tmp_path, first, verdict):
+    class Unnamed(UnnamedLater):
+        def emit(self, kind: str, **fields: Any) -> None:
+            from ec_protocol.conformance import frames as wire
+
+            if kind == "frames" and first is None and not isinstance(fields["to"], str):
+                request = {**wire.decode(fields["frames"]), "attempt_id": 2}
+                fields["frames"] = ["", wire.encode(request).hex()]
+            super().emit(kind, **fields)
+
+    steps = [
+        *FETCH,
+        {"answer": "C>P", "status": "NACK_MISSING"},
+        {"finish": "r1", "aborted": True},
+        {"request": "r2", "at": "C", "items": ["A"], "from": "P"},
+        {"step": "C", "run": ["r2"]},
+        {"answer": "C>P", "lease": 10},
+        {"posted": "C", "count": 1},
+    ]
+    result = play(tmp_path, PLAYED, steps, Unnamed)
+    assert result.verdict is verdict, result.detail
+
+
+class RefusesVersions(Ours):
+    """Answers every request with NACK_VERSION."""
+
+    def request(self, *, now: float, identity: str, frames: list[str]) -> dict[str, Any]:
+        from ec_protocol.conformance import frames as wire
+
+        raw = ["", wire.encode({**wire.decode(frames), "connector_version": 99}).hex()]
+        return super().request(now=now, identity=identity, frames=raw)
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [({}, Verdict.FAILED), (2, Verdict.FAILED), (1, Verdict.UNSUPPORTED)],
+)
+def test_a_refused_version_is_unsupported_only_if_another_one_was_named(tmp_path, version, verdict):
+    payload = {"type": "req", "mm_hash": "A", "compatibility_hash": "<compat>", "session_id": "x"}
+    if version:
+        payload["connector_version"] = version
+    step = {"raw": "X>P", "payload": payload, "expect": {"status": "OK"}}
+    result = play(tmp_path, ASKED, [{"store": "A", "at": "P"}, step], RefusesVersions)
+    assert result.verdict is verdict, result.detail
+
+
 # ------------------------------------------------------------------- the worked example
 def test_the_worked_example_ends_as_the_document_says():
     cases = select(all_cases(), ["tier", "save/load"])

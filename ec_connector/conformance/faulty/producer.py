@@ -78,6 +78,21 @@ class BlocksInAscendingOrder(_Answers):
         )
 
 
+@fault("old-form-from-the-second-grant-on", "EC-8.7", part="producer")
+class OldFormFromTheSecondGrantOn(ProducerGrants):
+    """Only the first grant of a process is told in the extended form, whoever asks."""
+
+    def __init__(self, tier: EncodingTier, **args: Any) -> None:
+        super().__init__(tier, **args)
+        self._first: str | None = None
+
+    def _ok(self, req: XferReq, entry: Entry, lease_s: float) -> XferAck:
+        self._first = self._first or req.session_id
+        if req.session_id != self._first:
+            req = msgspec.structs.replace(req, attempt_id=None)
+        return super()._ok(req, entry, lease_s)
+
+
 @fault("extended-form-for-everybody", "EC-8.7", part="producer")
 class ExtendedFormForEverybody(ProducerGrants):
     """Peers that do not know extents are answered with extents."""
