@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ZMQ as the control plane's consumer half sees it, without a network.
 
-``ControlClient`` runs unchanged on these sockets: which addresses it refuses, which
-options it sets and when, and when it gives up a connection that is not made are its own.
+``ControlClient`` runs unchanged on these sockets, and so does vLLM's (``vllm_stage``):
+which addresses one refuses, which options it sets and when, and when it gives up a
+connection that is not made are its own.
 What libzmq does by itself is done here on the kit's clock, as far as it matters to who
 counts as lost: a handshake succeeds at once unless the peer is silent; and with
 heartbeats on, a connection ends ``HEARTBEAT_TIMEOUT`` after the first PING that is not
@@ -51,17 +52,25 @@ def address_of(endpoint: str) -> Address:
 
 
 class SimulatedMonitor:
-    """The monitor of one DEALER."""
+    """The monitor of one DEALER.
 
-    def __init__(self, dealer: SimulatedDealer) -> None:
+    Args:
+        dealer: The DEALER.
+        events: The events that are asked for, as a mask.
+    """
+
+    def __init__(self, dealer: SimulatedDealer, events: int = zmq.EVENT_ALL) -> None:
         self._dealer = dealer
+        self._mask = events
 
     def recv_multipart(self, flags: int = 0) -> list[bytes]:
         """The next event; ``zmq.Again`` if there is none."""
         self._dealer.look_at_the_clock()
-        if not self._dealer.events:
-            raise zmq.Again
-        return [_EVENT.pack(self._dealer.events.popleft(), 0), b""]
+        while self._dealer.events:
+            event = self._dealer.events.popleft()
+            if event & self._mask:
+                return [_EVENT.pack(event, 0), b""]
+        raise zmq.Again
 
     def close(self, linger: int | None = None) -> None:
         """Nothing to close."""

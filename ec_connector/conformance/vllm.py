@@ -283,28 +283,24 @@ class Builtin(BuiltinHost):
 
     def answer(self, *, now: float, peer: list[Json], frames: list[str]) -> Result:
         """See ``Adapter.answer``."""
-        dealer = self._stage.dealers.get((peer[0], peer[1]))
-        if dealer is not None:
-            dealer.silent(None)
-            dealer.inbox.append([bytes.fromhex(frame) for frame in frames])
-        self._at(now)
+        self._at(now, steps=False)
+        self._stage.network.deliver((peer[0], peer[1]), [bytes.fromhex(f) for f in frames])
+        self._steps()
         return {}
 
     def peer(self, *, now: float, peer: list[Json], up: bool) -> Result:
         """See ``Adapter.peer``. It does not watch connections being made."""
-        dealer = self._stage.dealers.get((peer[0], peer[1]))
-        if dealer is not None:
-            dealer.silent(None)
-            dealer.disconnects += not up
-        self._at(now)
+        self._at(now, steps=False)
+        network = self._stage.network
+        (network.heard if up else network.lost)((peer[0], peer[1]))
+        self._steps()
         return {}
 
     def silent(self, *, now: float, peer: list[Json]) -> Result:
         """See ``Adapter.silent``. A connection that is not made yet tells it nothing either."""
-        dealer = self._stage.dealers.get((peer[0], peer[1]))
-        if dealer is not None:
-            dealer.silent(now)
-        self._at(now)
+        self._at(now, steps=False)
+        self._stage.network.falls_silent((peer[0], peer[1]))
+        self._steps()
         return {}
 
     # ----------------------------------------------------------------------- data

@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
-from ec_connector.conformance.sockets import lost_at
+import zmq
+
+from ec_connector.conformance.sockets import SimulatedDealer, SimulatedMonitor, SimulatedNetwork
 
 #: Addresses of the kit's nodes.
 _PLAIN: Final = re.compile(r"tcp://[a-z0-9.-]+\.example:[1-9]\d{3}")
@@ -44,7 +46,8 @@ class Stage:
         agent: Metadata of its NIXL agent.
         dtype: What the compatibility hash takes for the dtype's name.
         router: Its ROUTER, if it has bound one.
-        dealers: Its DEALERs by address.
+        network: Its DEALERs, and what lies behind them.
+        watched: Monitors that nobody listens to yet, by address.
         reads: Posted READs by number.
         notices: Completion notices that have arrived.
     """
@@ -54,10 +57,14 @@ class Stage:
     dtype: str = "torch.bfloat16"
     now: float = 0.0
     prepare_s: float = 0.0
-    router: SimSocket | None = None
-    dealers: dict[tuple[str, int], SimSocket] = field(default_factory=dict)
+    router: SimRouter | None = None
+    network: SimulatedNetwork = field(init=False)
+    watched: dict[str, SimulatedMonitor] = field(default_factory=dict)
     reads: dict[int, SimRead] = field(default_factory=dict)
     notices: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.network = SimulatedNetwork(self.emit, lambda: self.now)
 
 
 #: The process that an operation is being carried out in; the kit is single-threaded.
@@ -84,122 +91,95 @@ class _Time:
 
 
 # ---------------------------------------------------------------------------- ZMQ
-class SimSocket:
-    """A ROUTER, a DEALER or the monitor of one, without a network."""
+class SimDealer(SimulatedDealer):
+    """A DEALER that is watched by address, and that refuses what ZMQ refuses."""
 
-    def __init__(self, stage: Stage, peer: tuple[str, int] | None = None) -> None:
+    def connect(self, endpoint: str) -> None:
+        """Begin to connect, with the options that are set by now."""
+        _check_address(endpoint)
+        super().connect(endpoint)
+
+    def monitor(self, address: str, events: int) -> None:
+        """What is connected to this address next hears of these events."""
+        _stage().watched[address] = SimulatedMonitor(self, events)
+
+
+class SimPair:
+    """The reading end of a monitor; nothing else of this kind is made."""
+
+    def __init__(self) -> None:
+        self._watched: SimulatedMonitor | None = None
+
+    def connect(self, address: str) -> None:
+        """Watch what is to be watched by this address."""
+        self._watched = _stage().watched.pop(address)
+
+    def recv_multipart(self, flags: int = 0) -> list[bytes]:
+        """The next event; ``zmq.Again`` if there is none."""
+        if self._watched is None:
+            raise zmq.Again
+        return self._watched.recv_multipart(flags)
+
+    def close(self, linger: int | None = None) -> None:
+        """Hear no more."""
+        self._watched = None
+
+
+class SimRouter:
+    """A ROUTER: the kit puts frames in and takes them out."""
+
+    def __init__(self, stage: Stage) -> None:
         self.inbox: deque[list[bytes]] = deque()
-        self.disconnects = 0
         self._stage = stage
-        self._peer = peer
-        #: Options in force: those that were set when it connected, which is now.
-        self._in_force: dict[int, int] = {}
-        self._connected = stage.now
-        self._silent: float | None = None
+
+    def setsockopt(self, option: int, value: int) -> None:
+        """No option of this side shows."""
+
+    def bind(self, endpoint: str) -> None:
+        """Requests come here from now on."""
+        self._stage.router = self
 
     def send_multipart(self, frames: list[bytes], *_: Any, **__: Any) -> None:
-        """Hand frames to the kit; a ROUTER's first one says whom they are for."""
-        if self._peer is not None:
-            to: Any = list(self._peer)
-        else:
-            to, frames = frames[0].hex(), frames[1:]
-        self._stage.emit("frames", to=to, frames=[frame.hex() for frame in frames])
+        """Hand frames to the kit; the first one says whom they are for."""
+        to, *rest = (frame.hex() for frame in frames)
+        self._stage.emit("frames", to=to, frames=rest)
 
     def recv_multipart(self, *_: Any, **__: Any) -> list[bytes]:
         """What has come; ``zmq.Again`` if nothing has."""
-        import zmq
-
         if not self.inbox:
             raise zmq.Again
         return self.inbox.popleft()
 
-    def setsockopt(self, *_: Any) -> None:
-        """Too late for the connection that there is: libzmq uses it for the next one."""
-
-    def silent(self, since: float | None) -> None:
-        """Nothing comes from the peer since then; None: it gave a sign of life."""
-        self._silent = since
-
-    def look_at_the_clock(self) -> None:
-        """End the connection if its heartbeats have."""
-        if self._silent is not None:
-            end = lost_at(self._in_force, self._connected, self._silent)
-            if self._stage.now >= end - 1e-9:
-                self._silent = None
-                self.disconnects += 1
-
-    def monitor(self, address: str, events: int) -> None:
-        """The monitor connects by this address; see ``SimContext.socket``."""
-        _monitored[address] = self
-
-    def disable_monitor(self) -> None:
-        """Nothing to stop."""
-
     def close(self, linger: int | None = None) -> None:
-        """What comes for a closed DEALER is lost."""
-        if self._peer is not None and self._stage.dealers.get(self._peer) is self:
-            del self._stage.dealers[self._peer]
-            self._stage.emit("close", peer=list(self._peer))
-
-
-_monitored: dict[str, SimSocket] = {}
-
-
-class _Monitor:
-    def __init__(self) -> None:
-        self.watched: SimSocket | None = None
-
-    def connect(self, address: str) -> None:
-        self.watched = _monitored.pop(address)
-
-    def close(self, linger: int | None = None) -> None:
-        self.watched = None
+        """The process ends."""
 
 
 class _Context:
-    """Its only ``socket`` calls are for monitors."""
-
-    def socket(self, kind: int) -> _Monitor:
-        return _Monitor()
+    def socket(self, kind: int) -> SimDealer | SimRouter | SimPair:
+        """A socket that is neither bound nor connected yet."""
+        if kind == zmq.DEALER:
+            return SimDealer(_stage().network)
+        return SimRouter(_stage()) if kind == zmq.ROUTER else SimPair()
 
     def destroy(self, linger: int | None = None) -> None:
         """Nothing to destroy."""
 
 
-def _make_socket(ctx: Any, path: str, socket_type: Any, bind: bool | None = None) -> SimSocket:
-    stage = _stage()
-    if bind:
-        stage.router = SimSocket(stage)
-        return stage.router
-    _check_address(path)
-    host, _, port = path.removeprefix("tcp://").rpartition(":")
-    peer = (host.strip("[]"), int(port))
-    stage.dealers[peer] = SimSocket(stage, peer)
-    stage.emit("connect", peer=list(peer))
-    return stage.dealers[peer]
+def _make_socket(ctx: Any, path: str, socket_type: Any, bind: bool | None = None) -> Any:
+    """Bound, or connected: whoever sets options afterwards comes too late."""
+    socket = ctx.socket(socket_type)
+    (socket.bind if bind else socket.connect)(path)
+    return socket
 
 
 def _check_address(path: str) -> None:
     """Refuse what ZMQ refuses, by asking it; the kit's own addresses need no asking."""
-    import zmq
-
     if not _PLAIN.fullmatch(path):
         real: Any = zmq.Context.instance().socket(zmq.DEALER)
         try:
             real.connect(path)
         finally:
             real.close(0)
-
-
-def _recv_monitor(monitor: _Monitor, flags: int = 0) -> dict[str, Any]:
-    import zmq
-
-    if monitor.watched is not None:
-        monitor.watched.look_at_the_clock()
-    if monitor.watched is None or not monitor.watched.disconnects:
-        raise zmq.Again
-    monitor.watched.disconnects -= 1
-    return {"event": zmq.EVENT_DISCONNECTED}
 
 
 class _Zmq:
@@ -395,12 +375,9 @@ def install() -> dict[str, Any]:
     }
     found: dict[str, Any] = {key: importlib.import_module(name) for key, name in names.items()}
     logging.getLogger("vllm").setLevel(logging.CRITICAL + 1)
-    import zmq
-
     found["scheduler"].time = found["session"].time = _Time()
     found["control"].zmq = _Zmq(zmq)
     found["control"].make_zmq_socket = _make_socket
-    found["control"].recv_monitor_message = _recv_monitor
     for module in (found["data"], found["nixl_utils"]):
         module.NixlWrapper = SimAgent
         module.nixl_agent_config = lambda **_: None

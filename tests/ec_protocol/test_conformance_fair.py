@@ -15,7 +15,9 @@ pytest.importorskip("msgspec")
 pytest.importorskip("zmq")
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
+from ec_connector.conformance import vllm_stage
 from ec_connector.conformance.faulty import FAULTS
 from ec_connector.conformance.ours import Ours
 from ec_connector.conformance.sockets import SimulatedNetwork, lost_at
@@ -79,6 +81,45 @@ def test_options_count_only_if_they_are_set_before_the_connection():
     assert early.get_monitor_socket().recv_multipart()
     with pytest.raises(zmq.Again):
         late.get_monitor_socket().recv_multipart()
+
+
+def early(context: Any, endpoint: str) -> Any:
+    """A socket, its options, a connection."""
+    dealer = context.socket(zmq.DEALER)
+    for option, value in BEATS.items():
+        dealer.setsockopt(option, value)
+    dealer.connect(endpoint)
+    return dealer
+
+
+def late(context: Any, endpoint: str) -> Any:
+    """The helper that connects, and options afterwards, as vLLM 0.32 does."""
+    dealer = vllm_stage._make_socket(context, endpoint, zmq.DEALER, bind=False)
+    for option, value in BEATS.items():
+        dealer.setsockopt(option, value)
+    return dealer
+
+
+@pytest.mark.parametrize(("connect", "seen"), [(early, True), (late, False)])
+def test_what_vllm_runs_on_takes_options_in_the_same_order(connect, seen):
+    """Its four failures of heartbeats are its own: the sockets below it would keep them."""
+    stage = vllm_stage.Stage(lambda *_, **__: None, b"agent", now=1.0)
+    vllm_stage.enter(stage)
+    context = vllm_stage._Context()
+    dealer = connect(context, "tcp://p.example:5600")
+    dealer.monitor("inproc://watch", zmq.EVENT_DISCONNECTED)
+    monitor = context.socket(zmq.PAIR)
+    monitor.connect("inproc://watch")
+    stage.network.falls_silent(("p.example", 5600))
+    stage.now = 1.0 + 6.0 - 0.001
+    with pytest.raises(zmq.Again):
+        recv_monitor_message(monitor, zmq.NOBLOCK)
+    stage.now = 1.0 + (6.0 if seen else 1e6)
+    if seen:
+        assert recv_monitor_message(monitor, zmq.NOBLOCK)["event"] == zmq.EVENT_DISCONNECTED
+    # Once, or never.
+    with pytest.raises(zmq.Again):
+        recv_monitor_message(monitor, zmq.NOBLOCK)
 
 
 # ---------------------------------------------------------------------------- margins
