@@ -35,7 +35,11 @@ def session_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _recorded(request: pytest.FixtureRequest, session_traces: Path) -> Iterator[None]:
+def _recorded(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not recording.wanted():
+        yield
+        return
+    session_traces: Path = request.getfixturevalue("session_traces")
     end = recording.begin(request.path.stem, session_traces, random.Random())
     yield
     end()
@@ -44,6 +48,12 @@ def _recorded(request: pytest.FixtureRequest, session_traces: Path) -> Iterator[
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What checks the traces of a session comes last."""
     items.sort(key=lambda item: item.path.name == "test_traces_of_this_run.py")
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Modules of which only some tests run need not leave traces."""
+    for item in items:
+        recording.deselected[item.path.stem] += 1
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

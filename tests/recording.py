@@ -26,6 +26,8 @@ from ec_protocol.trace import NdjsonSink, Trace
 
 #: Names the folder of the module whose tests run now.
 VARIABLE = "EC_TEST_TRACES"
+#: Instead of a folder: no traces, as for those who run the same tests again and again.
+OFF = "off"
 #: Of the nodes that a module's tests play, so many leave a trace: random tests make thousands.
 SAMPLE = 40
 
@@ -39,6 +41,8 @@ MOST_EXTENTS = 100
 
 #: Tests that ran, by module.
 ran: Counter[str] = Counter()
+#: Tests that were not asked for, by module.
+deselected: Counter[str] = Counter()
 
 _numbers = itertools.count(1)
 
@@ -46,7 +50,12 @@ _numbers = itertools.count(1)
 def folder() -> Path | None:
     """Where the tests that run now leave traces; None outside of a session."""
     named = os.environ.get(VARIABLE)
-    return Path(named) if named else None
+    return Path(named) if named and named != OFF else None
+
+
+def wanted() -> bool:
+    """Whether this session is to leave traces: unless the environment says "off"."""
+    return os.environ.get(VARIABLE) != OFF
 
 
 def trace_file(name: str) -> str | None:
@@ -82,15 +91,17 @@ def kit() -> Iterator[None]:
         if where is None:
             return EncodingTier(blocks, block_size)
         (where / "played").mkdir(exist_ok=True)
-        sinks.append(NdjsonSink(where / "played" / f"{next(_numbers):05}.ndjson"))
+        sinks.append(NdjsonSink(where / "played" / f"kit-{next(_numbers):05}.ndjson"))
         write = checkable(sinks[-1], MOST_RECORDS)
         return EncodingTier(blocks, block_size, Trace("ours", lambda: node.now, write))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ours, "make_tier", make_tier)
-        yield
-    for sink in sinks:
-        sink.close()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Ours, "make_tier", make_tier)
+            yield
+    finally:
+        for sink in sinks:
+            sink.close()
 
 
 class Sample:
@@ -121,7 +132,7 @@ class Sample:
             gone.path.unlink()
         played = self._where / "played"
         played.mkdir(exist_ok=True)
-        sink = NdjsonSink(played / f"{self._seen:05}.ndjson")
+        sink = NdjsonSink(played / f"{next(_numbers):05}.ndjson")
         self._kept.insert(place, sink)
         return sink
 

@@ -18,7 +18,7 @@ from ec_protocol.dispatch import DISPATCH, Dispatcher
 from ec_protocol.lifecycle import Lifecycle
 from ec_protocol.machines import build_machine
 from ec_protocol.mutants.forks import Outcome, Trial, run_trials
-from ec_protocol.mutants.models import KILLED, SURVIVED, Result
+from ec_protocol.mutants.models import FAILED, KILLED, SURVIVED, Result
 from ec_protocol.mutants.operators import ACTIONS, TIMING, Mutant
 
 #: Tables that the core's own classes move by. The region is moved by `ec_connector`,
@@ -105,6 +105,10 @@ def run_core(
 
     def result(index: int, outcome: Outcome) -> Result:
         killed = outcome.killed_by
+        if outcome.broken:
+            return Result(
+                mutants[index], FAILED, None, None, outcome.seconds, detail=outcome.broken
+            )
         name = killed.partition("::")[2] or killed if killed else None
         file = Path(killed.partition("::")[0]).name if killed else None
         verdict = SURVIVED if killed is None else KILLED

@@ -3,9 +3,10 @@
 
 Pytest collects once; then each trial is a fork of that process, which applies its
 change to the modules in memory, runs the tests in order and stops at the first that
-fails. Tests that do not come to the changed function are not asked. A trial costs the
-tests that it runs and nothing else, and whatever it breaks is gone with the fork. Needs
-``os.fork`` and pytest, hence a checkout.
+fails. Tests that do not come to the changed function are not asked; if none does, the
+change survives. A trial costs the tests that it runs and nothing else, and whatever it
+breaks is gone with the fork: no traces are recorded, and files go to a folder that is
+removed in the end. Needs ``os.fork`` and pytest, hence a checkout.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import json
 import os
 import selectors
 import signal
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,14 @@ from typing import TYPE_CHECKING, Final
 
 from ec_protocol.errors import ECError
 from ec_protocol.mutants.callers import Watch
+from ec_protocol.mutants.child import (
+    READY,
+    first_failure,
+    give,
+    run_in_child,
+    uninterrupted,
+    verdict,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -51,7 +61,6 @@ TEST_FILES: Final = (
     "test_consumer_records.py",
     "test_consumer_restarts.py",
     "test_extents.py",
-    "test_timing.py",
     "test_actions.py",
     "test_trace.py",
     "test_schedules.py",
@@ -60,9 +69,12 @@ TEST_FILES: Final = (
 #: Processor seconds for one test: many times what the longest takes. A test that takes
 #: longer does not end.
 TIMEOUT: Final = 4.0
-#: Seconds on the clock for each second of processor time: the host may be busy, but a
-#: trial that waits for ever ends too.
-_BUSY: Final = 20
+#: The tests without any change are watched, and wait for imports: so many times the limit.
+_UNTOUCHED: Final = 10
+
+#: Read by ``tests/conftest.py`` (``tests.recording``) and by pytest.
+_TRACES: Final = "EC_TEST_TRACES"
+_TEMPORARY: Final = "PYTEST_DEBUG_TEMPROOT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +104,15 @@ class Outcome:
             all passed.
         seconds: Wall time.
         cpu_s: Processor time.
+        broken: Why there is no verdict; ``""`` if there is one.
+        asked: Whether any test comes to what was changed.
     """
 
     killed_by: str | None
     seconds: float
     cpu_s: float = 0.0
+    broken: str = ""
+    asked: bool = True
 
 
 @dataclass(slots=True)
@@ -104,8 +120,13 @@ class _Child:
     index: int
     pid: int
     pipe: int
+    asked: bool
     started: float
-    text: bytes = b""
+    said: bytes = b""
+
+    @property
+    def text(self) -> str:
+        return self.said.decode("utf-8", "replace")
 
 
 @dataclass(slots=True)
@@ -120,21 +141,26 @@ class ForkPlugin:
     broken: str = ""
     watch: Watch | None = None
     callers: dict[str, frozenset[str]] = field(default_factory=dict)
+    running: dict[int, _Child] = field(default_factory=dict)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of pytest's own loop."""
         if session.testsfailed or not session.items:
             self.broken = "the tests cannot even be collected"
             return True
-        untouched = _start(0, partial(self._untouched, session))
-        while part := os.read(untouched.pipe, 65536):
-            untouched.text += part
-        if (said := _outcome(untouched).killed_by) is not None:
-            self.broken = f"without any change {said} fails"
-            return True
-        callers = json.loads(untouched.text)
-        self.callers = {name: frozenset(tests) for name, tests in callers.items()}
-        self._run_all(session)
+        try:
+            untouched = self._start(0, lambda: None, partial(self._untouched, session))
+            while part := os.read(untouched.pipe, 65536):
+                untouched.said += part
+            outcome = self._outcome(untouched)
+            if outcome.broken or outcome.killed_by:
+                self.broken = _without_change(outcome)
+                return True
+            callers = json.loads(untouched.text)
+            self.callers = {name: frozenset(tests) for name, tests in callers.items()}
+            self._run_all(session)
+        finally:
+            self._end_all()
         return True
 
     def pytest_runtest_call(self, item: pytest.Item) -> None:
@@ -146,11 +172,15 @@ class ForkPlugin:
         """Run all tests without any change and see what each calls; in a fork."""
         self.watch = watch = Watch()
         watch.start()
-        failed = _first_failure(session.items, lambda item: None, watch.over)
+
+        def before(item: pytest.Item) -> None:
+            give(self.timeout * _UNTOUCHED)
+
+        failed = first_failure(session.items, before, watch.over)
         return (0, json.dumps(watch.stop(session.items))) if failed is None else (1, failed)
 
-    def _trial(self, session: pytest.Session, trial: Trial) -> tuple[int, str]:
-        """Run the tests that may notice the change; in a fork."""
+    def _asked(self, session: pytest.Session, trial: Trial) -> list[pytest.Item]:
+        """The tests that may notice the change, the likeliest first."""
         asked = session.items
         if trial.function:
             callers = self.callers.get(trial.function, frozenset())
@@ -162,13 +192,16 @@ class ForkPlugin:
             name = item.path.name
             return random, trial.first.index(name) if name in trial.first else len(trial.first)
 
-        def patience(item: pytest.Item | None = None) -> None:
-            signal.setitimer(signal.ITIMER_PROF, self.timeout)
-            signal.setitimer(signal.ITIMER_REAL, self.timeout * _BUSY)
+        return sorted(asked, key=rank)
 
-        patience()
+    def _apply(self, trial: Trial) -> None:
+        """Make the change; in a fork."""
+        give(self.timeout)
         trial.apply()
-        failed = _first_failure(sorted(asked, key=rank), patience, lambda item: None)
+
+    def _trial(self, asked: Sequence[pytest.Item]) -> tuple[int, str]:
+        """Ask the tests; in a fork."""
+        failed = first_failure(asked, lambda item: give(self.timeout), lambda item: None)
         return (0, "") if failed is None else (1, failed)
 
     def _run_all(self, session: pytest.Session) -> None:
@@ -177,83 +210,79 @@ class ForkPlugin:
             while waiting or selector.get_map():
                 while waiting and len(selector.get_map()) < self.parallel:
                     index, trial = waiting.pop()
-                    started = _start(index, partial(self._trial, session, trial))
+                    asked = self._asked(session, trial)
+                    started = self._start(
+                        index, partial(self._apply, trial), partial(self._trial, asked), bool(asked)
+                    )
                     selector.register(started.pipe, selectors.EVENT_READ, started)
                 for key, _ in selector.select():
                     child: _Child = key.data
                     if part := os.read(key.fd, 65536):
-                        child.text += part
+                        child.said += part
                         continue
                     selector.unregister(key.fd)
-                    self.outcomes[child.index] = _outcome(child)
+                    self.outcomes[child.index] = self._outcome(child)
                     self.done(child.index, self.outcomes[child.index])
 
+    def _start(
+        self,
+        index: int,
+        prepare: Callable[[], None],
+        work: Callable[[], tuple[int, str]],
+        asked: bool = True,
+    ) -> _Child:
+        """Do something in a fork that ends with the status and the words it returns."""
+        ours, theirs = os.pipe()
+        with uninterrupted():
+            child = _Child(index, os.fork(), ours, asked, time.monotonic())
+            if child.pid == 0:
+                os.close(ours)
+                run_in_child(prepare, work, theirs)
+            self.running[child.pid] = child
+        os.close(theirs)
+        return child
 
-def _start(index: int, work: Callable[[], tuple[int, str]]) -> _Child:
-    """Do something in a fork that ends with the status and the words it returns."""
-    ours, theirs = os.pipe()
-    started = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        os.close(ours)
-        _in_child(work, theirs)
-    os.close(theirs)
-    return _Child(index, pid, ours, started)
+    def _outcome(self, child: _Child) -> Outcome:
+        """What became of a fork that has closed its pipe."""
+        os.close(child.pipe)
+        with uninterrupted():
+            _, status, usage = os.wait4(child.pid, 0)
+            del self.running[child.pid]
+        ready, child.said = child.text.startswith(READY), child.said.removeprefix(b"\n")
+        killed_by, broken = verdict(os.waitstatus_to_exitcode(status), ready, child.text)
+        seconds = time.monotonic() - child.started
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return Outcome(killed_by, seconds, cpu_s, broken, child.asked)
 
-
-def _outcome(child: _Child) -> Outcome:
-    os.close(child.pipe)
-    _, status, usage = os.wait4(child.pid, 0)
-    seconds = time.monotonic() - child.started
-    cpu_s = usage.ru_utime + usage.ru_stime
-    code = os.waitstatus_to_exitcode(status)
-    killed_by: str | None = None
-    if code in (-signal.SIGALRM, -signal.SIGPROF):
-        killed_by = "timeout"
-    elif code != 0:
-        killed_by = child.text.decode("utf-8", "replace") or f"crash ({code})"
-    return Outcome(killed_by, seconds, cpu_s)
-
-
-def _in_child(work: Callable[[], tuple[int, str]], pipe: int) -> None:
-    """Do the work and leave the process; never returns."""
-    code = 3
-    try:
-        # An endless loop ends here, whatever it does: the signals are not caught.
-        for number in (signal.SIGALRM, signal.SIGPROF):
-            signal.signal(number, signal.SIG_DFL)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
-        code, text = work()
-        _write(pipe, text)
-    except BaseException as exc:
-        with contextlib.suppress(OSError):
-            _write(pipe, f"{type(exc).__name__}: {exc}")
-    finally:
-        os._exit(code)
+    def _end_all(self) -> None:
+        """End the forks that are still there: the run was interrupted."""
+        with uninterrupted():
+            for pid in self.running:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            self.running.clear()
 
 
-def _write(pipe: int, text: str) -> None:
-    left = memoryview(text.encode())
-    while left:
-        left = left[os.write(pipe, left) :]
+def _without_change(outcome: Outcome) -> str:
+    if outcome.killed_by == "timeout":
+        return "without any change a test does not end"
+    return f"without any change {outcome.broken or f'{outcome.killed_by} fails'}"
 
 
-def _first_failure(
-    items: Sequence[pytest.Item],
-    before: Callable[[pytest.Item], None],
-    after: Callable[[pytest.Item], None],
-) -> str | None:
-    from _pytest.runner import runtestprotocol
-
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        before(item)
-        for report in runtestprotocol(item, nextitem=following, log=False):
-            if report.failed:
-                return item.nodeid
-        after(item)
-    return None
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Tests record nothing, and their files are gone in the end: a fork cleans up nothing."""
+    before = {name: os.environ.get(name) for name in (_TRACES, _TEMPORARY)}
+    with tempfile.TemporaryDirectory(prefix="ec-mutants-", ignore_cleanup_errors=True) as folder:
+        os.environ.update({_TRACES: "off", _TEMPORARY: folder})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def run_trials(
@@ -280,6 +309,7 @@ def run_trials(
 
     Raises:
         ECError: There is no pytest, no tests, or they fail without any change.
+        KeyboardInterrupt: It was interrupted; every fork was ended.
     """
     try:
         import pytest
@@ -292,8 +322,11 @@ def run_trials(
     plugin = ForkPlugin(trials, max(1, parallel), done, timeout)
     arguments = ["-q", "-s", "-p", "no:cacheprovider", f"--rootdir={root}", *paths]
     # Pytest's own words would spoil the JSON, and there is nothing in them.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), _alone():
         code = pytest.main(arguments, plugins=[plugin])
+    if not plugin.broken and code == pytest.ExitCode.INTERRUPTED:
+        # Pytest makes a status of it.
+        raise KeyboardInterrupt
     if not plugin.broken and len(plugin.outcomes) < len(trials):
         plugin.broken = f"pytest ended with status {int(code)}"
     if plugin.broken:

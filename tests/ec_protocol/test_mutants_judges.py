@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from ec_protocol import cli
 from ec_protocol._files import tla_dir
 from ec_protocol.errors import ECError
-from ec_protocol.mutants import explained, models, source
+from ec_protocol.mutants import core, explained, models, source
 from ec_protocol.mutants.explained import (
     SIDES,
     Explanation,
@@ -24,6 +24,7 @@ from ec_protocol.mutants.explained import (
     stale,
     unknown_patterns,
 )
+from ec_protocol.mutants.forks import Outcome
 from ec_protocol.mutants.models import ModelJudge, run_mutants
 from ec_protocol.mutants.operators import all_mutants
 from ec_protocol.tlc.graph import Fired, Graph
@@ -252,21 +253,16 @@ ends = next(m for m in source.source_mutants("holds") if m.change == "LtE -> Lt"
 share = next(m for m in source.source_mutants("holds") if m.change == "0.5 -> 1.5")
 table = next(m for m in all_mutants() if m.id == "entry:pinned:unpin+last_holder:to=pinned")
 
-def loop():
-    while True:
-        pass
-
 trials = [
     forks.Trial("nothing", lambda: None),
     ends.trial(),
     share.trial(),
     forks.Trial("table", lambda: core.apply_table(table.table)),
-    forks.Trial("broken", lambda: 1 / 0),
-    forks.Trial("endless", loop),
+    next(source.source_mutants("deferral")).trial(),
 ]
 root = pathlib.Path(sys.argv[1])
-done = forks.run_trials(trials, root, parallel=2, files=("test_holds.py",), timeout=5.0)
-print(json.dumps([done[i].killed_by for i in range(len(trials))]))
+done = forks.run_trials(trials, root, parallel=2, files=("test_holds.py",))
+print(json.dumps([(done[i].killed_by, done[i].broken, done[i].asked) for i in range(len(trials))]))
 try:
     forks.run_trials(trials, root, parallel=1, files=("test_nothing.py",))
 except forks.ECError as exc:
@@ -275,22 +271,33 @@ except forks.ECError as exc:
 
 
 @pytest.mark.timeout(600)
-def test_the_tests_of_the_core_notice_a_table_and_a_line_that_are_wrong():
+def test_the_tests_of_the_core_notice_a_table_and_a_line_that_are_wrong(tmp_path, monkeypatch):
     """The real thing, in a process of its own, with one file of tests."""
-    root = tla_dir().parent
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-c", TRIALS, str(root)], capture_output=True, text=True, timeout=500
+        [sys.executable, "-c", TRIALS, str(tla_dir().parent)],
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
-    verdicts, missing = done.stdout.splitlines()
-    nothing, line, default, table, broken, endless = json.loads(verdicts)
-    assert nothing is None
-    assert line.startswith("tests/ec_protocol/test_holds.py::test_a_hold_ends_at_its_deadline")
-    assert default.startswith("tests/ec_protocol/test_holds.py::")
-    assert table.startswith("tests/ec_protocol/test_holds.py::")
-    assert broken == "ZeroDivisionError: division by zero"
-    assert endless == "timeout"
+    outcomes, missing = done.stdout.splitlines()
+    nothing, line, default, table, elsewhere = json.loads(outcomes)
+    assert nothing == [None, "", True]
+    assert line[0].startswith("tests/ec_protocol/test_holds.py::test_a_hold_ends_at_its_deadline")
+    assert default[0].startswith("tests/ec_protocol/test_holds.py::")
+    assert table[0].startswith("tests/ec_protocol/test_holds.py::")
+    assert elsewhere == [None, "", False], "no test of the file defers: nothing can notice"
     assert "test_nothing.py is missing" in missing
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_trial_of_a_table_without_a_verdict_has_failed(monkeypatch):
+    outcomes = {0: Outcome(None, 1.0, broken="it left"), 1: Outcome(None, 1.0)}
+    monkeypatch.setattr(core, "run_trials", lambda *args, **named: outcomes)
+    failed, survived = core.run_core([FENCE, FENCE], tla_dir().parent, jobs=1)
+    assert (failed.verdict, failed.detail) == ("failed", "it left")
+    assert survived.verdict == "survived"
 
 
 def test_source_mutants_name_their_line_and_differ_from_what_is_there():
