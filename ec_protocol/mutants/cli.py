@@ -212,18 +212,7 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
     if root is None:
         _fail("--source needs a source checkout with its tests", 2)
     try:
-        modules = list(dict.fromkeys(name.partition(":")[0] for name in names)) or list(
-            source.FILES
-        )
-        found = [m for module in modules for m in source.source_mutants(module)]
-        whole = {name for name in names if ":" not in name}
-        found = [
-            m
-            for m in found
-            if not names or m.module in whole or any(matches(m.id, name) for name in names)
-        ]
-        if not found:
-            _fail("no mutant has such a name; --list shows all", 2)
+        found = _sources_chosen(names)
         explanations = load_explanations(tla_dir())["source"]
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in found))
@@ -234,7 +223,7 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
                 trials, root, parallel=jobs, done=lambda index, outcome: live.step()
             )
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail("interrupted; every process was ended", 130)
     except ECError as exc:
         _stop(str(exc), as_json)
     rows = [SourceRow.judged(m, outcomes[index], explanations) for index, m in enumerate(found)]
@@ -243,14 +232,14 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
     if not names:
         old += unknown_patterns(explanations, found)
     totals = Counter(row.verdict for row in rows)
-    ok = not old and not totals[SURVIVED]
+    ok = not old and not totals[SURVIVED] and not totals[FAILED]
     if as_json:
         typer.echo(
             json.dumps(
                 {
                     "ok": ok,
                     "mutants": [row.as_json() for row in rows],
-                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED)},
+                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
                     "stale": old,
                 },
                 indent=2,
@@ -262,11 +251,26 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
     for pattern in old:
         err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
     for row in rows:
-        if row.verdict == SURVIVED:
-            where = f"{row.mutant.module}.py:{row.mutant.line}"
-            err.print(f"[red]survived[/red] {where} {escape(row.mutant.id)}", soft_wrap=True)
+        if row.verdict in (SURVIVED, FAILED):
+            where = f"{row.mutant.module}.py:{row.mutant.line} {row.mutant.id}"
+            said = f": {row.detail}" if row.detail else ""
+            err.print(f"[red]{row.verdict}[/red] {escape(where + said)}", soft_wrap=True)
     if not ok:
         raise typer.Exit(1)
+
+
+def _sources_chosen(names: Sequence[str]) -> list[source.SourceMutant]:
+    """The mutants of these modules, or of these names within modules; else all."""
+    asked = list(dict.fromkeys(name.partition(":")[0] for name in names))
+    known = [m for module in asked or source.FILES for m in source.source_mutants(module)]
+    patterns = [name for name in names if ":" in name]
+    for name in patterns:
+        if not any(matches(m.id, name) for m in known):
+            near = difflib.get_close_matches(name, [m.id for m in known], n=1)
+            hint = f"did you mean {near[0]}?" if near else "--list shows all"
+            _fail(f"no mutant is called {name!r}; {hint}", 2)
+    whole = set(names).difference(patterns) if names else set(source.FILES)
+    return [m for m in known if m.module in whole or any(matches(m.id, p) for p in patterns)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +280,7 @@ class SourceRow:
     mutant: source.SourceMutant
     verdict: str
     outcome: Outcome
-    reason: str = ""
+    detail: str = ""
 
     @classmethod
     def judged(
@@ -286,10 +290,13 @@ class SourceRow:
         explanations: Sequence[Explanation],
     ) -> SourceRow:
         """The verdict on one mutant."""
+        if outcome.broken:
+            return cls(mutant, FAILED, outcome, outcome.broken)
         if outcome.killed_by is not None:
             return cls(mutant, KILLED, outcome)
-        reason = reason_for(explanations, mutant)
-        return cls(mutant, EXPLAINED if reason else SURVIVED, outcome, reason or "")
+        if (reason := reason_for(explanations, mutant)) is not None:
+            return cls(mutant, EXPLAINED, outcome, reason)
+        return cls(mutant, SURVIVED, outcome, "" if outcome.asked else "no test comes to it")
 
     def as_json(self) -> dict[str, object]:
         """The row in ``ec-protocol mutants --source --json``."""
@@ -301,7 +308,7 @@ class SourceRow:
             "verdict": self.verdict,
             "killed_by": self.outcome.killed_by,
             "seconds": round(self.outcome.seconds, 2),
-            "detail": self.reason,
+            "detail": self.detail,
         }
 
 
@@ -317,7 +324,7 @@ def _source_table(rows: Sequence[SourceRow]) -> Table:
     totals = Counter(row.verdict for row in rows)
     table.caption = (
         f"{len(rows)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
-        f"{totals[SURVIVED]} survived"
+        f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
     )
     return table
 

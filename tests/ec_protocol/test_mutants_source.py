@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -114,11 +115,16 @@ def test_a_default_is_mutated_and_put_in_place() -> None:
     assert answers == {(2, False), (1, True)}
 
 
-def test_an_id_is_the_same_when_lines_move() -> None:
-    mutants = {m.id: m for m in source.source_mutants("deferral")}
-    wanted = "deferral:Deferrals.within:return now < since + budget_s:Lt -> LtE"
-    assert mutants[wanted].line > 30
-    assert not any(str(m.line) in m.id for m in mutants.values())
+def test_an_id_is_the_same_when_lines_move(monkeypatch) -> None:
+    here = list(source.source_mutants("deferral"))
+    assert "deferral:Deferrals.within:return now < since + budget_s:Lt -> LtE" in {
+        m.id for m in here
+    }
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda *args, **named: "\n" * 7 + read(*args, **named))
+    moved = list(source.source_mutants("deferral"))
+    assert [m.line for m in moved] == [m.line + 7 for m in here]
+    assert [m.id for m in moved] == [m.id for m in here]
 
 
 def test_ids_with_brackets_can_be_patterns() -> None:
@@ -162,13 +168,20 @@ def test_a_test_is_asked_about_the_functions_that_it_calls() -> None:
 
 
 # --------------------------------------------------------------------- the command
-def command(monkeypatch, killers, *names, reasons=()):
-    """``ec-protocol mutants --source`` with these killers instead of a run."""
+def command(monkeypatch, killers, *names, reasons=(), **more):
+    """``ec-protocol mutants --source`` with these killers instead of a run.
+
+    Args:
+        killers: By id; a test kills the others.
+        reasons: Of survivors.
+        more: Of every outcome.
+    """
     monkeypatch.setattr(
         mutants_cli,
         "run_trials",
         lambda trials, root, **options: {
-            i: Outcome(killers.get(trial.name, "test_x"), 0.5) for i, trial in enumerate(trials)
+            i: Outcome(killers.get(trial.name, "test_x"), 0.5, **more)
+            for i, trial in enumerate(trials)
         },
     )
     monkeypatch.setattr(
@@ -187,14 +200,18 @@ def test_all_killed_is_ok(monkeypatch) -> None:
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert (answer["ok"], answer["stale"]) == (True, [])
-    assert answer["totals"] == {"killed": len(answer["mutants"]), "explained": 0, "survived": 0}
+    killed = len(answer["mutants"])
+    assert answer["totals"] == {"killed": killed, "explained": 0, "survived": 0, "failed": 0}
     assert {row["file"] for row in answer["mutants"]} == {"deferral.py"}
 
 
 def test_a_survivor_fails_the_run_unless_it_is_explained(monkeypatch) -> None:
     done = command(monkeypatch, {ALIVE: None}, "deferral")
     assert done.exit_code == 1
-    assert f"survived deferral.py:43 {ALIVE}" in done.stderr.replace("\n", " ")
+    (line,) = (m.line for m in source.source_mutants("deferral") if m.id == ALIVE)
+    assert f"survived deferral.py:{line} {ALIVE}\n" in done.stderr
+    done = command(monkeypatch, {ALIVE: None}, ALIVE, asked=False)
+    assert f"survived deferral.py:{line} {ALIVE}: no test comes to it\n" in done.stderr
     reasons = (Explanation("nobody would ever notice it", (ALIVE,)),)
     done = command(monkeypatch, {ALIVE: None}, ALIVE, reasons=reasons)
     assert done.exit_code == 0
@@ -208,6 +225,38 @@ def test_a_stale_reason_fails_the_run(monkeypatch) -> None:
     assert (done.exit_code, json.loads(done.stdout)["stale"]) == (1, [ALIVE])
 
 
-def test_a_name_that_is_none_is_refused(monkeypatch) -> None:
-    assert command(monkeypatch, {}, "deferral:nothing").exit_code == 2
+def test_a_trial_without_a_verdict_fails_the_run(monkeypatch) -> None:
+    reasons = (Explanation("nobody would ever notice it", (ALIVE,)),)
+    done = command(monkeypatch, {ALIVE: None}, ALIVE, reasons=reasons, broken="it left")
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["ok"], answer["totals"]["failed"]) == (1, False, 1)
+    (row,) = answer["mutants"]
+    assert (row["verdict"], row["detail"]) == ("failed", "it left")
+    assert f"{ALIVE}: it left\n" in done.stderr
+
+
+def test_names_are_modules_ids_and_patterns(monkeypatch) -> None:
+    def chosen(*names: str) -> set[str]:
+        done = command(monkeypatch, {}, *names)
+        assert done.exit_code == 0, done.output
+        return {row["id"] for row in json.loads(done.stdout)["mutants"]}
+
+    deferral, timing = chosen("deferral"), chosen("timing")
+    monkeypatch.setattr(source, "FILES", {name: () for name in ("deferral", "timing")})
+    assert chosen() == deferral | timing
+    assert chosen(ALIVE) == {ALIVE}
+    assert chosen("deferral:Deferrals.forget:*", "timing") == timing | {
+        known for known in deferral if known.startswith("deferral:Deferrals.forget:")
+    }
+
+
+def test_a_name_that_is_none_is_refused_with_a_hint(monkeypatch) -> None:
+    for names in (["deferral:nothing"], ["deferral:nothing", "peers"], ["peers", "holds:typo"]):
+        done = command(monkeypatch, {}, *names)
+        assert done.exit_code == 2, names
+        assert "no mutant is called" in done.stderr
+        assert "--list shows all" in done.stderr
+    done = command(monkeypatch, {}, ALIVE.replace("forget", "forgt"))
+    assert done.exit_code == 2
+    assert f"did you mean {ALIVE}?" in done.stderr.replace("\n", "")
     assert command(monkeypatch, {}, "nothing").exit_code == 1
