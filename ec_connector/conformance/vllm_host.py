@@ -16,8 +16,7 @@ from ec_connector.conformance import vllm_stage as stage
 from ec_connector.conformance.vllm_device import Rank
 from ec_connector.conformance.vllm_region import Regions
 from ec_protocol.conformance.adapter import Adapter, Json, Result, Unsupported
-from ec_protocol.errors import ECError
-from ec_protocol.timing import Timing, timer_specs
+from ec_protocol.timing import MAX_TIMER_S, inequalities, timer_specs
 
 #: Largest region that a case of configuration may really make, bytes.
 _LARGEST: Final = 64 << 20
@@ -29,13 +28,10 @@ _NOT_ITS_OWN: Final = frozenset(
 _numbers = itertools.count(1)
 
 
-def _refused(timers: Mapping[str, float]) -> bool:
-    """Whether some inequality of ``timing.toml`` is broken."""
-    try:
-        Timing(**timers)
-    except ECError:
-        return True
-    return False
+def _broken(timers: Mapping[str, float]) -> set[str]:
+    """Timers that are no times; if all are, inequalities that do not hold."""
+    wrong = {name for name, value in timers.items() if not 0 < value <= MAX_TIMER_S}
+    return wrong or {item.id for item in inequalities() if not item.holds(timers)}
 
 
 class BuiltinHost(Adapter):
@@ -105,7 +101,8 @@ class BuiltinHost(Adapter):
             shipped: Whether the one that can be set stays as it ships.
 
         Raises:
-            Unsupported: The kit wants to see a combination refused that it cannot be given.
+            Unsupported: The kit wants to see a combination refused that it cannot be given,
+                and what is wrong with that is not wrong with its own.
         """
         session, control = self._modules["session"], self._modules["control"]
         own = {
@@ -119,7 +116,8 @@ class BuiltinHost(Adapter):
             "heartbeat_ttl_s": control._HEARTBEAT_TTL_MS / 1000,
         }
         defaults = {name: spec.default for name, spec in timer_specs().items()}
-        if _refused(wanted) and not _refused({**defaults, **own}):
+        broken = _broken(wanted)
+        if broken and not broken & _broken({**defaults, **own}):
             raise Unsupported("timers that it does not have, or not as settings")
         return {**wanted, **own}
 

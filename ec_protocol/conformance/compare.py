@@ -4,8 +4,9 @@
 Reads reports of ``conformance run --json`` and a file of findings: TOML that groups the
 cases an implementation does not pass by their common cause and says for each what
 happens, how it was checked by hand, and whether it can happen with the timers that the
-implementation ships. A case that is not OK and belongs to no finding is named as not
-explained; a finding whose cases all pass, or that names a case twice, is an error.
+implementation ships. A case that is not OK, in the run or in the further one with shipped
+timers, and belongs to no finding is named as not explained; a finding that names a case
+which passes in both, or names one twice, is an error.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         id: Short name, used in the table.
         title: What is wrong, in a line.
-        kind: ``fault``, or ``difference``: outside the text, harmless by itself.
-        cases: Cases that it explains; none if the kit cannot see it.
+        kind: ``fault``, or ``difference``: outside of what it sets out to do, and harmless
+            by itself.
+        cases: Cases that it explains; none if no case fails by it.
         schedule: What happens, in order, and the harm.
         cause: Where it comes from.
         checked: How somebody made sure that the implementation, not the kit, does it.
@@ -85,8 +87,9 @@ class Comparison:
         left: The first report.
         right: The second.
         findings: What is known about the second.
-        unexplained: Cases that it does not pass and that belong to no finding.
         shipped: A further run of the second with its own timers, if there is one.
+        unexplained: Cases that the second does not pass and that belong to no finding.
+        unexplained_shipped: The same of the further run, apart from these.
     """
 
     left: Mapping[str, Any]
@@ -94,11 +97,12 @@ class Comparison:
     findings: Findings | None
     shipped: Mapping[str, Any] | None = None
     unexplained: list[str] = field(default_factory=list)
+    unexplained_shipped: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether everything that is not OK is explained."""
-        return not self.unexplained
+        """Whether everything that is not OK is explained, in both runs of the second."""
+        return not self.unexplained and not self.unexplained_shipped
 
     def as_json(self) -> dict[str, Any]:
         """The machine-readable form."""
@@ -111,6 +115,7 @@ class Comparison:
                 for id_, left, right, finding in self.rows()
             ],
             "unexplained": self.unexplained,
+            "unexplained_shipped": self.unexplained_shipped,
         }
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
@@ -120,7 +125,9 @@ class Comparison:
             c: f.id for f in (self.findings.findings if self.findings else []) for c in f.cases
         }
         for id_ in dict.fromkeys([*left, *right]):
-            yield id_, left.get(id_, "–"), right.get(id_, "–"), by_case.get(id_, "")
+            verdict = right.get(id_, "–")
+            finding = by_case.get(id_, "") if verdict in _NOT_OK else ""
+            yield id_, left.get(id_, "–"), verdict, finding
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -183,16 +190,22 @@ def compare(
         shipped: Another report of the same implementation with its own timers.
 
     Raises:
-        CompareError: A finding names a case that the second passes or has not.
+        CompareError: A finding names a case that every run of the second passes or lacks.
     """
     result = Comparison(left, right, findings, shipped)
     known = {case for finding in (findings.findings if findings else []) for case in finding.cases}
-    seen = {id_ for id_, verdict in verdicts(right).items() if verdict in _NOT_OK}
-    stray = sorted(known - seen)
+    seen = _not_ok(right)
+    further = _not_ok(shipped) if shipped is not None else set()
+    stray = sorted(known - seen - further)
     if stray:
         raise CompareError(f"findings explain cases that are passed or unknown: {', '.join(stray)}")
     result.unexplained = sorted(seen - known)
+    result.unexplained_shipped = sorted(further - known - seen)
     return result
+
+
+def _not_ok(report: Mapping[str, Any]) -> set[str]:
+    return {id_ for id_, verdict in verdicts(report).items() if verdict in _NOT_OK}
 
 
 # ------------------------------------------------------------------------- Markdown
@@ -204,10 +217,16 @@ def markdown(comparison: Comparison, names: tuple[str, str]) -> str:
         names: Of both implementations, as headings.
     """
     parts = [_areas(comparison, names)]
+    if comparison.shipped is not None:
+        totals = Counter(verdicts(comparison.shipped).values())
+        parts.append(f"{names[1]} with every timer as it ships: {_tally(totals)}.")
     if comparison.findings is not None:
         parts += _findings(comparison, comparison.findings)
     if comparison.unexplained:
         parts.append("**Not explained:** " + ", ".join(comparison.unexplained))
+    if comparison.unexplained_shipped:
+        named = ", ".join(comparison.unexplained_shipped)
+        parts.append(f"**Not explained, with shipped timers:** {named}")
     parts.append(_differences(comparison, names))
     return "\n\n".join(parts) + "\n"
 
@@ -250,6 +269,7 @@ def _tally(counter: Counter[str], differences: int = 0) -> str:
 
 def _findings(comparison: Comparison, findings: Findings) -> Iterator[str]:
     own = verdicts(comparison.shipped) if comparison.shipped is not None else {}
+    main = verdicts(comparison.right)
     for kind, heading in KINDS.items():
         chosen = [finding for finding in findings.findings if finding.kind == kind]
         if not chosen:
@@ -263,19 +283,20 @@ def _findings(comparison: Comparison, findings: Findings) -> Iterator[str]:
             )
         yield "\n".join(lines)
         for finding in chosen:
-            yield _finding(finding, own)
+            yield _finding(finding, main, own)
 
 
-def _finding(finding: Finding, own: Mapping[str, str]) -> str:
+def _finding(finding: Finding, main: Mapping[str, str], own: Mapping[str, str]) -> str:
     lines = [f'#### <a id="{finding.id}"></a>{finding.title}', ""]
-    lines.append(
-        f"Cases: {', '.join(finding.cases)}." if finding.cases else "The kit cannot see it."
-    )
+    lines.append(f"Cases: {', '.join(finding.cases)}." if finding.cases else "No case fails by it.")
     if own and finding.cases:
-        again = [case for case in finding.cases if own.get(case) in _NOT_OK]
+        again = Counter(own[case] for case in finding.cases if own.get(case) in _NOT_OK)
         lines[-1] += (
-            f" With every timer as it ships {len(again)} of these {len(finding.cases)} fail again."
+            f" With every timer as it ships {again.total()} of these {len(finding.cases)} are "
+            "not OK" + (f" ({_tally(again)})" if again else "")
         )
+        only = [case for case in finding.cases if main.get(case) not in _NOT_OK]
+        lines[-1] += f"; {', '.join(only)} only so." if only else "."
     shipped = f"{'Yes' if finding.shipped else 'No'}. {finding.why}"
     for heading, text in (
         ("What happens", finding.schedule),

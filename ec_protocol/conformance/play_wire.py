@@ -293,8 +293,11 @@ def _play_answer(world: World, step: steps.Answer) -> None:
     waiting = world.channel(step.answer)
     request = decoded((waiting[index] if step.keep else waiting.pop(index)).frames)
     compare(_times(step.expect, world), request, "request")
-    lease = step.lease is not None
-    extended = step.form == "extended" or lease or not frames.OPTIONAL.isdisjoint(step.fields)
+    extended = (
+        step.form == "extended"
+        or step.lease is not None
+        or not frames.OPTIONAL.isdisjoint(step.fields)
+    )
     golden = frames.decode(["", vector(step.vector)["hex"]]) if step.vector else {}
     known = request.get("attempt_id") is not None or world.node(source).extended
     if (extended or "extents" in golden) and not known:

@@ -65,5 +65,7 @@ def _table(result: kit.Comparison, names: tuple[str, str], fresh: bool, write: P
     console.print(table)
     for case in result.unexplained:
         console.print(f"[red]not explained:[/red] {escape(case)}")
+    for case in result.unexplained_shipped:
+        console.print(f"[red]not explained, with shipped timers:[/red] {escape(case)}")
     if not fresh:
         console.print(f"[red]{escape(str(write))} is not up to date:[/red] run it without --check")

@@ -40,6 +40,22 @@ def test_every_failure_needs_an_explanation():
     assert kit.compare(left, right, findings(finding("B", "C"))).ok
 
 
+def test_the_run_with_shipped_timers_is_explained_too():
+    left, right = report("ours", A="OK", B="OK"), report("theirs", A="FAILED", B="UNSUPPORTED")
+    shipped = report("theirs", A="FAILED", B="NON-STRICT")
+    found = kit.compare(left, right, findings(finding("A")), shipped)
+    assert (found.unexplained, found.unexplained_shipped) == ([], ["B"])
+    assert not found.ok
+    assert "**Not explained, with shipped timers:** B" in kit.markdown(found, ("a", "b"))
+    assert kit.compare(left, right, findings(finding("A"))).ok
+    explained = kit.compare(left, right, findings(finding("A", "B", id="f")), shipped)
+    assert explained.ok
+    text = kit.markdown(explained, ("a", "b"))
+    assert "2 of these 2 are not OK (1 FAILED, 1 NON-STRICT); B only so." in text
+    assert "b with every timer as it ships: 1 FAILED, 1 NON-STRICT." in text
+    assert "| B |  | OK | UNSUPPORTED |  |" in text
+
+
 @pytest.mark.parametrize("verdict", ["OK", "UNSUPPORTED"])
 def test_a_finding_whose_case_does_not_fail_is_refused(verdict):
     with pytest.raises(kit.CompareError, match="A, Z"):
@@ -55,7 +71,7 @@ def test_the_section_names_everything():
     text = kit.markdown(result, ("ours", "theirs"))
     assert "| read | 3 | 2 OK, 1 FAILED | 1 OK, 2 FAILED |" in text
     assert "| [f1](#f1) | wrong | 2 | no |" in text
-    assert "2 of these 2 fail again" in text
+    assert "2 of these 2 are not OK (2 FAILED)." in text
     assert "| A |  | OK | FAILED | [f1](#f1) |" in text
     assert "| B |" not in text
     assert "| C |" not in text
@@ -122,6 +138,7 @@ def test_the_recorded_runs_are_explained_and_the_document_shows_them():
     found = kit.read_findings(RECORDED / "vllm-0.32.0.toml")
     result = kit.compare(left, right, found, shipped)
     assert result.unexplained == []
+    assert result.unexplained_shipped == []
     section = kit.markdown(result, ("ours", "vLLM 0.32.0"))
     assert kit.fill(ROOT / "docs" / "conformance.md", section, check=True), (
         "run: " + (RECORDED / "README.md").read_text(encoding="utf-8").split("```")[1]
