@@ -13,7 +13,7 @@ from ec_protocol.conformance.events import check_events
 from ec_protocol.conformance.links import ImplementationError
 from ec_protocol.conformance.nodes import Dma, Node, Played
 from ec_protocol.conformance.play_engine import engine_step, land, make_request, report
-from ec_protocol.conformance.play_wire import vector
+from ec_protocol.conformance.play_wire import ends, vector
 from ec_protocol.conformance.verbs import plays
 from ec_protocol.conformance.world import World
 
@@ -282,12 +282,13 @@ def _end(world: World, node: Node, request: dict[str, Any]) -> None:
 
 
 def _delivered(world: World, name: str) -> bool:
-    """Whether a message such as ``"P>C#2"`` has reached its target."""
+    """Whether a message such as ``"P>C#2"``, the second ever sent, has reached its target."""
     channel, _, number = name.partition("#")
-    if not number.isdecimal():
+    ends(channel)
+    if not number.isdecimal() or int(number) == 0:
         raise ScheduleError(f"{name!r} is no message: expected A>B#1")
-    waiting = world.channel(channel)
-    return len(waiting) >= int(number) and waiting[int(number) - 1].delivered
+    sent = world.sent.get(channel, [])
+    return len(sent) >= int(number) and sent[int(number) - 1].delivered
 
 
 @plays(steps.Servable)

@@ -346,9 +346,9 @@ def _play_answer(world: World, step: steps.Answer) -> None:
         hand_over(world, back, Message("answer", ["", bad.hex()]))
     reply = Message("answer", ["", payload.hex()])
     world.log("sent", node=target, to=source, via="answer")
-    if step.hold:
-        world.channel(back).append(reply)
-    else:
+    world.send(back, reply)
+    if not step.hold:
+        world.channel(back).remove(reply)
         hand_over(world, back, reply)
 
 

@@ -73,6 +73,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.played: dict[str, Played] = {}
         self.channels: dict[str, list[Message]] = {}
+        self.sent: dict[str, list[Message]] = {}
         self.dmas: dict[str, Dma] = {}
         self.named: dict[str, dict[str, Any]] = {}
         self.saved: dict[str, Any] = {}
@@ -250,22 +251,26 @@ class World:
             target = found[0] if found else f"{to[0]}:{to[1]}"
             message = Message("request", output["frames"], node.incarnation)
             self.watch.request(node.name, output["frames"], self.now(node))
-        self.channel(f"{node.name}>{target}").append(message)
+        self.send(f"{node.name}>{target}", message)
         self.log("sent", node=node.name, to=target, via=message.via)
 
     def channel(self, name: str) -> list[Message]:
         """Messages on their way, oldest first."""
         return self.channels.setdefault(name, [])
 
+    def send(self, name: str, message: Message) -> None:
+        """A message is on its way."""
+        self.channel(name).append(message)
+        self.sent.setdefault(name, []).append(message)
+
     def _notify(self, source: str, agent: bytes, notice: str) -> None:
         for other in self.everyone():
             if other.agent == agent:
-                self.channel(f"{source}~{other.name}").append(
-                    Message("notice", [notice], other.incarnation)
-                )
+                message = Message("notice", [notice], other.incarnation)
+                self.send(f"{source}~{other.name}", message)
                 self.log("notice", node=source, to=other.name)
                 return
-        self.channel(f"{source}~nobody").append(Message("notice", [notice]))
+        self.send(f"{source}~nobody", Message("notice", [notice]))
 
     def _watch_ack(self, node: Node, raw: list[str]) -> None:
         """An instance grants something: its bytes have to be there now, and stay."""
@@ -420,9 +425,8 @@ class World:
     def notice_of(self, dma: Dma) -> None:
         """A READ is seen done: its notice goes out to the process that it read from."""
         if dma.source is not None and dma.notice:
-            self.channel(f"{dma.node}~{dma.source}").append(
-                Message("notice", [dma.notice.hex()], dma.source_incarnation)
-            )
+            message = Message("notice", [dma.notice.hex()], dma.source_incarnation)
+            self.send(f"{dma.node}~{dma.source}", message)
 
 
 def _overlap(left: Spans, right: Spans) -> bool:

@@ -195,6 +195,30 @@ def test_an_answer_reaches_only_the_process_that_asked(tmp_path):
     assert any(record.get("event") == "dropped" for record in result.history)
 
 
+@pytest.mark.parametrize("deliver", [{}, {"keep": True}])
+def test_after_counts_what_was_sent_not_what_waits(tmp_path, deliver):
+    steps = [
+        {"store": "A", "at": "P"},
+        {"store": "B", "at": "P"},
+        {"request": "r1", "at": "C", "items": ["A", "B"], "from": "P"},
+        {"step": "C", "run": ["r1"]},
+        {"deliver": "C>P", "all": True},
+        {"deliver": "P>C", **deliver},
+    ]
+    nodes = {"nodes": {"C": {}, "P": {}}}
+    for message, verdict in (("P>C#1", Verdict.FAILED), ("P>C#2", Verdict.OK)):
+        asked = {"servable": "nothing", "at": "C", "after": message, "expect": True}
+        assert play(tmp_path, nodes, [*steps, asked]).verdict is verdict, message
+
+
+@pytest.mark.parametrize("message", ["P>C#0", "P>C", "P>C#x", "#1"])
+def test_after_names_a_message(tmp_path, message):
+    steps = [{"servable": "A", "at": "C", "after": message, "expect": False}]
+    result = play(tmp_path, PLAYED, steps)
+    assert result.verdict is Verdict.FAILED
+    assert "is no message" in result.detail or "is no channel" in result.detail
+
+
 # ----------------------------------------------------------------------- the old form
 class OldForm(Ours):
     """A producer that knows no optional field."""
