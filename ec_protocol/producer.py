@@ -153,14 +153,17 @@ class ProducerGrants:
             The ack to send.
         """
         key = wire.notice(req.session_id, req.mm_hash)
-        known = self._by_key.get(key, ()) if req.attempt_id is not None else ()
-        judged = self._judge(identity, req, again=bool(known))
+        known = None
+        if req.attempt_id is not None:
+            # Another attempt under the same session, or one without an id, is not this one.
+            same_key = self._by_key.get(key, ())
+            known = next((g for g in same_key if g.attempt_id == req.attempt_id), None)
+        judged = self._judge(identity, req, again=known is not None)
         if isinstance(judged, Entry):
-            if known:
+            if known is not None:
                 # The same request again: same pin, and only what is left of its lease.
                 self.counters["duplicate_requests"] += 1
-                left = max(0.0, known[0].expires_at - now)
-                return self._ok(req, known[0].entry, left)
+                return self._ok(req, known.entry, max(0.0, known.expires_at - now))
             self._grant(identity, key, req, judged, now)
             self.counters["grants"] += 1
             return self._ok(req, judged, self.timing.lease_s)

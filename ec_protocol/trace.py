@@ -135,9 +135,10 @@ class NdjsonSink:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._end = 0
         try:
-            self._file: IO[str] | None = open(self.path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115
-            self._file.write(json.dumps({"trace_version": TRACE_VERSION}) + "\n")
+            self._file: IO[bytes] | None = open(self.path, "wb", buffering=0)  # noqa: SIM115
+            self._append({"trace_version": TRACE_VERSION})
         except OSError as exc:
             raise TraceError(
                 f"trace file {self.path}: {exc.strerror}; name a writable file"
@@ -148,13 +149,23 @@ class NdjsonSink:
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            self._append(record)
         except (OSError, ValueError) as exc:
             logger.error("trace file %s ends here: %s", self.path, exc)
+            # Half a line would make the whole trace a damaged one.
+            with contextlib.suppress(OSError, ValueError):
+                self._file.truncate(self._end)
             self.close()
 
+    def _append(self, record: Mapping[str, Any]) -> None:
+        line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        rest = line
+        while rest and self._file is not None:
+            rest = rest[self._file.write(rest) :]
+        self._end += len(line)
+
     def close(self) -> None:
-        """Flush and close; later records are dropped. May be called twice."""
+        """Close; later records are dropped. May be called twice."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):

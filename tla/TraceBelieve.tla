@@ -34,6 +34,7 @@ Believe(r) ==
             !.held = s.held + More(s, entries, BlocksHeld),
             !.given = s.given + More(s, entries, BlocksGiven),
             !.by_peer = ByPeer(s, grants),
+            !.shared = Shared(s, grants),
             !.free = tier.free,
             !.retired = tier.retired,
             !.lost = lost @@ s.lost]]

@@ -91,13 +91,13 @@ FencedAcceptInv(p) ==
         IN /\ x.state = "done" => AtMost(x.seen, x.fence)
            /\ x.state = "reading" => AtMost(x.posted_at + Run.facts[p].min_read, x.fence)
 
-\* A peer that gives no attempt id may call its session what it likes, as an attempt
-\* that has a grant too: then a notice could mean either, and ends none (Complete).
+\* Sessions are the peers' own choice, so different attempts may have one notice; it
+\* could then mean any of them, and ends none (`shared`, Complete).
 AttemptIdentityInv(p) ==
     LET s == proc[p]
     IN /\ \A a, b \in DOMAIN s.reads : a # b => s.reads[a].session # s.reads[b].session
        /\ \A g, h \in Given(s) :
-            g # h /\ s.grants[g].attempt # 0 /\ s.grants[h].attempt # 0 =>
+            g # h /\ s.grants[g].attempt # 0 /\ s.grants[g].attempt = s.grants[h].attempt =>
                 s.grants[g].notice # s.grants[h].notice
 
 PromiseKeptInv(p, touched) ==

@@ -303,7 +303,6 @@ Settle(r) ==
 -----------------------------------------------------------------------------
 \* Grants
 
-Given(s) == {g \in DOMAIN s.grants : s.grants[g].state = GrantInitial}
 GivenTo(s, identity) == {g \in Given(s) : s.grants[g].identity = identity}
 EntriesGiven(s) == {s.grants[g].entry : g \in Given(s)}
 
@@ -332,7 +331,8 @@ Grant(r) ==
           IN /\ Guard("the entry can be served (ServeReadyOnly, EC-5.4)", Servable(e))
              /\ Is("name that the notice carries", r.name, said.notice[2])
              /\ Guard("one outstanding grant an attempt (AttemptIdentity, EC-5.7)",
-                      r.att # 0 => \A g \in Given(s) : s.grants[g].notice # said.notice)
+                      r.att # 0 => \A g \in Given(s) :
+                          s.grants[g].notice = said.notice => s.grants[g].attempt # r.att)
              /\ Fits("end of the lease = now + lease_s", Near(said.expires_at, r.now + f.lease),
                      r.now + f.lease, said.expires_at)
              /\ Guard("no attempt is granted before its request",
@@ -347,7 +347,7 @@ Grant(r) ==
                     !.last = [grant |-> id]], {EntryMove(i, e, "pin", {})})
 
 \* A grant's end takes its holder with it.
-GrantOver(r, event, G, closed) ==
+GrantOver(r, event, G, closed, late) ==
     LET s == proc[r.p] g == s.grants[r.id] i == g.entry e == s.entries[i] h == <<"grant", r.id>>
     IN /\ Table(GrantEdges, g.state, event, G)
        /\ Is("name of its entry", g.name, r.name)
@@ -358,9 +358,15 @@ GrantOver(r, event, G, closed) ==
               !.grants = r.id :> [g EXCEPT !.state = Fire(GrantEdges, @, event, G),
                                       !.early = closed],
               !.entries = i :> Unpinned(e, h),
+              !.late = late,
               !.closed = closed],
               {Moved("grant", r.id, GrantEdges, g.state, event, G),
                EntryMove(i, e, "unpin", LastHolder(e, h))})
+
+\* For so many leases the notice of an old peer, which does not tell its attempts apart,
+\* may still come after its lease ran out.
+LateLeases == 10
+
 HasGrant(r) == Guard("an outstanding grant (AttemptIdentity)", r.id \in Given(proc[r.p]))
 
 \* | r.id               | args.grant              | Grant.grant_id              |
@@ -368,12 +374,13 @@ Complete(r) ==
     /\ HasGrant(r)
     /\ LET s == proc[r.p] g == s.grants[r.id]
        IN /\ Guard("no other grant can be meant (AttemptIdentity, EC-5.5)",
-                   \A other \in Given(s) : s.grants[other].notice = g.notice => other = r.id)
+                   /\ g.notice \notin s.shared
+                   /\ g.notice \in DOMAIN s.late => AtMost(s.late[g.notice], r.now))
           /\ Guard("the attempt posted its READ, or gave the grant back (EC-5.11)",
                    \A q \in Processes : \A a \in DOMAIN proc[q].reads :
                        Key(proc[q].reads[a]) = g.notice =>
                            proc[q].reads[a].state \notin {"requested", "granted"})
-          /\ GrantOver(r, "complete", {"names_this_attempt"}, FALSE)
+          /\ GrantOver(r, "complete", {"names_this_attempt"}, FALSE, <<>>)
 
 \* | r.why              | args.why                | ProducerGrants.shutdown     |
 Expire(r) ==
@@ -381,7 +388,10 @@ Expire(r) ==
     /\ Guard("why: lease or shutdown", r.why \in {"lease", "shutdown"})
     /\ Guard("the lease is over (EC-5.4)",
              r.why = "lease" => AtMost(proc[r.p].grants[r.id].expires_at, r.now))
-    /\ GrantOver(r, "expire", {}, r.why = "shutdown")
+    /\ LET g == proc[r.p].grants[r.id]
+           late == IF g.attempt = 0 THEN g.notice :> (r.now + LateLeases * Run.facts[r.p].lease)
+                   ELSE <<>>
+       IN GrantOver(r, "expire", {}, r.why = "shutdown", late)
 
 -----------------------------------------------------------------------------
 \* Peers

@@ -76,6 +76,10 @@ Same(kind, expected, logged) ==
 \*                    keep, of those that grants pin: kept up to date from the entries
 \*                    that a record touches, since adding up all of them each time is slow
 \*   by_peer          [identity -> blocks of its grants, each grant counted]
+\*   shared           notices that several outstanding grants have had together, until the
+\*                    last of these grants ends
+\*   late             [notice -> until when it may come late from an old peer whose lease
+\*                    ran out, and must not end another grant]
 \*   making           Evict has begun to make room for an Alloc
 \*   closed           the producer is shutting down
 \*   seq, clock       of the last record
@@ -83,6 +87,7 @@ Start ==
     [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
      peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>,
      owned |-> 0, held |-> 0, given |-> 0, by_peer |-> <<>>,
+     shared |-> {}, late |-> <<>>,
      last |-> [entry |-> 0, copy |-> 0, read |-> 0, grant |-> 0, peer |-> 0,
                step |-> 0],
      making |-> FALSE, closed |-> FALSE, seq |-> -1, clock |-> -1000000000]
@@ -140,7 +145,7 @@ Judged(what, told, a, b) ==
 Nothing ==
     [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
      peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>, found |-> 0,
-     last |-> <<>>, making |-> FALSE, closed |-> FALSE]
+     late |-> <<>>, last |-> <<>>, making |-> FALSE, closed |-> FALSE]
 
 Without(f, terminal) ==
     IF \E i \in DOMAIN f : f[i].state \in terminal
@@ -174,6 +179,18 @@ ByPeer(s, grants) ==
          IN (g.identity :> IF g.state = GrantInitial THEN before + size ELSE before - size)
                 @@ s.by_peer
 
+\* The grants that are outstanding.
+Given(s) == {g \in DOMAIN s.grants : s.grants[g].state = GrantInitial}
+
+\* A grant that begins or ends beside others with its notice makes, or leaves, it shared.
+Shared(s, grants) ==
+    IF DOMAIN grants = {} THEN s.shared
+    ELSE LET i == TheOne(DOMAIN grants)
+             n == grants[i].notice
+         IN IF \E j \in Given(s) \ {i} : s.grants[j].notice = n
+              THEN s.shared \cup {n}
+              ELSE s.shared \ {n}
+
 \* The record tells exactly the change c and the lifecycle events `moved`.
 Change(r, c, moved) ==
     LET s == proc[r.p]
@@ -202,6 +219,8 @@ Change(r, c, moved) ==
              held |-> s.held + More(s, c.entries, BlocksHeld),
              given |-> s.given + More(s, c.entries, BlocksGiven),
              by_peer |-> ByPeer(s, c.grants),
+             shared |-> Shared(s, c.grants),
+             late |-> c.late @@ s.late,
              free |-> tier.free,
              retired |-> tier.retired,
              lost |-> [i \in (DOMAIN c.lost \cup DOMAIN s.lost) \ {c.found} |->

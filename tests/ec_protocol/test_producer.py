@@ -328,6 +328,25 @@ def test_f2_a_late_notice_does_not_end_the_grant_of_an_old_peer_of_the_same_name
     assert bench.holders() == 0
 
 
+@pytest.mark.clause("EC-5.7")
+@pytest.mark.clause("EC-5.5")
+@pytest.mark.parametrize("first", [old_request(session_id="c.1"), request(2, session_id="c.1")])
+def test_only_the_same_attempt_is_a_repetition(bench: Bench, first: XferReq) -> None:
+    """Another one under its session has a lease of its own, and no notice ends either."""
+    bench.granted(first, B)
+    ack = bench.granted(request(1), now=START + 5)
+    assert (ack.attempt_id, ack.lease_s, bench.holders()) == (1, LEASE, 2)
+    again = bench.granted(request(1), now=START + 6)
+    assert (again.lease_s, bench.holders()) == (LEASE - 1, 2)
+    assert bench.grants.counters["duplicate_requests"] == 1
+    bench.grants.on_notice(b"c.1:h", START + 7)
+    assert bench.holders() == 2
+    bench.grants.tick(START + LEASE)
+    assert bench.holders() == 1
+    bench.grants.on_notice(b"c.1:h", START + LEASE)
+    assert bench.holders() == 1
+
+
 def test_other_encodings_of_the_old_peer_are_not_ambiguous(bench: Bench) -> None:
     bench.producer.save("h2", 64)
     bench.granted(old_request())

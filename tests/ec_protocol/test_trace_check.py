@@ -186,18 +186,38 @@ def rare_ends_of_attempts_and_peers(world: Recorded) -> None:
     world.reads.shutdown(world.now)
 
 
+def stranger(world: Recorded) -> None:
+    """Somebody asks without an attempt id, under the session of the first attempt."""
+    session = f"{world.reads.session}.1"
+    request = XferReq(
+        mm_hash="a", compatibility_hash=COMPAT, session_id=session, connector_version=2
+    )
+    ack = world.producer.grants.on_request(b"somebody", request, world.now)
+    assert ack.status == XferStatus.OK
+
+
 @case(None)
 def a_request_without_attempt_id_that_names_anothers_session(world: Recorded) -> None:
     """The notice that it shares could mean either grant, so both end with their leases."""
     world_granted(world)
+    stranger(world)
     grants = world.producer.grants
-    (grant,) = grants._grants.values()
-    session, _, name = grant.key.decode().partition(":")
-    request = XferReq(
-        mm_hash=name, compatibility_hash=COMPAT, session_id=session, connector_version=2
-    )
-    assert grants.on_request(b"somebody", request, world.now).status == XferStatus.OK
-    grants.on_notice(grant.key, world.now)
+    grants.on_notice(next(iter(grants._by_key)), world.now)
+    assert grants.open_grants == 2
+    world.advance(40.0)
+    grants.tick(world.now)
+
+
+@case(None)
+def an_attempt_whose_session_somebody_took_before_it(world: Recorded) -> None:
+    """It gets a grant of its own, and no share of the other one."""
+    world.producer.save("a", BLOCK)
+    assert world.fetch("a", BLOCK) == "pending"
+    stranger(world)
+    world.exchange()
+    grants = world.producer.grants
+    assert [g.attempt_id for g in grants._grants.values()] == [None, 1]
+    grants.on_notice(next(iter(grants._by_key)), world.now)
     assert grants.open_grants == 2
     world.advance(40.0)
     grants.tick(world.now)
@@ -246,6 +266,35 @@ def a_notice_of_another_attempt(world: Recorded) -> None:
     (grant,) = grants._grants.values()
     grants._end(grant, "complete", GRANT.mask("names_this_attempt"))
     grants._record(grant, "Complete", world.now)
+
+
+@case("no other grant can be meant (AttemptIdentity, EC-5.5)")
+def a_late_notice_ends_the_grant_that_shared_it(world: Recorded) -> None:
+    """Of two grants with one notice the first has expired; the notice is forgotten to be shared."""
+    world_granted(world)
+    grants = world.producer.grants
+    (ours,) = grants._grants.values()
+    world.advance(20.0)
+    stranger(world)
+    world.advance(ours.expires_at - world.now + 1.0)
+    grants.tick(world.now)
+    (theirs,) = grants._grants.values()
+    grants._ambiguous.clear()
+    grants.on_notice(theirs.key, world.now)
+
+
+@case("no other grant can be meant (AttemptIdentity, EC-5.5)")
+def a_late_notice_of_an_old_peer_ends_its_next_grant(world: Recorded) -> None:
+    """An old peer's attempts share a notice; that a lease of one ran out is forgotten."""
+    world.producer.save("a", BLOCK)
+    stranger(world)
+    grants = world.producer.grants
+    world.advance(40.0)
+    grants.tick(world.now)
+    stranger(world)
+    (again,) = grants._grants.values()
+    grants._ambiguous.clear()
+    grants.on_notice(again.key, world.now)
 
 
 @case("blocks that nobody owns")

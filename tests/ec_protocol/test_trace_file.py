@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_engine(tmp_path: Path, caplog):
     sink = NdjsonSink(tmp_path / "t")
     assert sink._file is not None
     sink._file.close()
-    sink._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    sink._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     tier = EncodingTier(4, BLOCK, Trace("engine", lambda: 0.0, sink))
     for name in "abcdefgh":
         entry = tier.alloc(name, BLOCK)
@@ -27,6 +28,21 @@ def test_a_full_disk_ends_the_trace_and_not_the_engine(tmp_path: Path, caplog):
     tier.check()
     assert len([r for r in caplog.records if "ends here: [Errno 28]" in r.message]) == 1
     sink.close()
+
+
+def test_half_a_line_is_taken_back(tmp_path: Path):
+    """The limit of the file's size falls into the middle of a line."""
+    sink = NdjsonSink(tmp_path / "t")
+    sink({"seq": 0})
+    whole = (tmp_path / "t").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 10, limits[1]))
+    try:
+        sink({"seq": 1, "name": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    sink({"seq": 2})
+    assert list(read_trace(tmp_path / "t")) == [{"seq": 0}]
 
 
 @pytest.mark.parametrize("name", ["a\ud800", "é" * 10, "../x y"])

@@ -2,8 +2,9 @@
 """Random schedules leave traces; a sample of them is replayed by TLC.
 
 The seed is new each time and printed (``EC_TRACE_SEED`` sets it). A trace that is
-rejected is written to ``tests/traces/failures`` (``EC_TRACE_FAILURES`` names another
-folder), where ``test_trace_recorded`` finds it from then on.
+rejected is written to ``out/rejected-traces`` (``EC_TRACE_FAILURES`` names another
+folder). Where the checker was wrong it belongs into ``tests/traces/failures``, so that
+``test_trace_recorded`` finds it from then on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.ec_protocol.traced import Raw, Recorded, TracedMachine
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 
-FAILURES = Path(__file__).resolve().parent.parent / "traces" / "failures"
+REJECTED = Path(__file__).resolve().parents[2] / "out" / "rejected-traces"
 SCHEDULES = 60
 SAMPLE = 25
 STEPS = 60
@@ -99,7 +100,7 @@ def test_random_schedules_are_accepted(
 ) -> None:
     with capsys.disabled():
         sys.stderr.write(f"\nEC_TRACE_SEED={number}\n")
-    folder = Path(os.environ.get("EC_TRACE_FAILURES") or FAILURES)
+    folder = Path(os.environ.get("EC_TRACE_FAILURES") or REJECTED)
     kept = [
         (report.rejection, str(keep(records, report.name, folder)))
         for records, report in zip(sample, reports, strict=True)
