@@ -40,10 +40,36 @@ def serve(pipe: Connection, log: str, *host: Any, **options: Any) -> None:
         made.connector.shutdown()
 
 
-def command_line(output: str, words: list[str]) -> None:
-    """Run ``ec-protocol`` where vLLM is imported already."""
+def command_line(output: str, words: list[str], *, heartbeats_in_time: bool = False) -> None:
+    """Run ``ec-protocol`` where vLLM is imported already.
+
+    Args:
+        output: File for what it prints.
+        words: Its arguments.
+        heartbeats_in_time: Let vLLM's client set the options of its heartbeats before it
+            connects, instead of afterwards.
+    """
     own_output(output, 1)
     from ec_protocol.cli import main
 
+    if heartbeats_in_time:
+        _set_heartbeats_in_time()
     sys.argv = ["ec-protocol", *words]
     main()
+
+
+def _set_heartbeats_in_time() -> None:
+    import zmq
+
+    from ec_connector.conformance import vllm_stage
+
+    control = vllm_stage.install()["control"]
+
+    def make(ctx: Any, path: str, socket_type: int, bind: bool) -> Any:
+        socket = ctx.socket(socket_type)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, control._HEARTBEAT_IVL_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, control._HEARTBEAT_TIMEOUT_MS)
+        (socket.bind if bind else socket.connect)(path)
+        return socket
+
+    control.make_zmq_socket = make
