@@ -259,6 +259,7 @@ trials = [
     share.trial(),
     forks.Trial("table", lambda: core.apply_table(table.table)),
     next(source.source_mutants("deferral")).trial(),
+    forks.Trial("no recording", lambda: delattr(sys.modules["tests.recording"], "begin")),
 ]
 root = pathlib.Path(sys.argv[1])
 done = forks.run_trials(trials, root, parallel=2, files=("test_holds.py",))
@@ -282,12 +283,13 @@ def test_the_tests_of_the_core_notice_a_table_and_a_line_that_are_wrong(tmp_path
     )
     assert done.returncode == 0, done.stderr
     outcomes, missing = done.stdout.splitlines()
-    nothing, line, default, table, elsewhere = json.loads(outcomes)
+    nothing, line, default, table, elsewhere, recording = json.loads(outcomes)
     assert nothing == [None, "", True]
     assert line[0].startswith("tests/ec_protocol/test_holds.py::test_a_hold_ends_at_its_deadline")
     assert default[0].startswith("tests/ec_protocol/test_holds.py::")
     assert table[0].startswith("tests/ec_protocol/test_holds.py::")
     assert elsewhere == [None, "", False], "no test of the file defers: nothing can notice"
+    assert recording == nothing, "no traces are recorded"
     assert "test_nothing.py is missing" in missing
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
