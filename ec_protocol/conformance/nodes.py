@@ -60,6 +60,7 @@ class Dma:
         notice: Completion notice, sent when it is seen done.
         done: Pieces moved.
         closed: Its local endpoint was torn down, or its abort confirmed.
+        untold: It was, and the implementation takes no such proof.
         reported: It was seen done.
         lost: It was seen failing.
         writer: Which writer of its encoding at its node it is.
@@ -76,6 +77,7 @@ class Dma:
     notice: bytes
     done: int = 0
     closed: bool = False
+    untold: bool = False
     reported: bool = False
     lost: bool = False
     writer: int = 0

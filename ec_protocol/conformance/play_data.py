@@ -153,6 +153,7 @@ def _come_to_an_end(world: World, what: Dma) -> None:
     try:
         say(world, what, "endpoint_closed")
     except Unsupported:
+        what.untold = True
         world.log("untold", node=what.node, dma=what.name)
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("zmq")
 from typer.testing import CliRunner
 
 from ec_connector.conformance.ours import Ours
+from ec_protocol.conformance.adapter import Unsupported
 from ec_protocol.conformance.cli import app
 from ec_protocol.conformance.links import InProcess, Link
 from ec_protocol.conformance.runner import run_case
@@ -112,6 +113,27 @@ def test_walks_go_where_it_hurts():
         "peers_lost",
     }
     assert {name for name in wanted if not seen[name]} == set()
+
+
+class NoProofs(Ours):
+    """Takes no teardown of an endpoint for an answer."""
+
+    def data(self, *, now: float, read: Any, event: str) -> dict[str, Any]:
+        if event == "endpoint_closed":
+            raise Unsupported("endpoint_closed")
+        return super().data(now=now, read=read, event=event)
+
+
+class LeakyWithoutProofs(NoProofs, Leaky):
+    pass
+
+
+def test_who_takes_no_proof_walks_too():
+    for seed in range(20):
+        result = walk(seed, STEPS, link(NoProofs))
+        assert result is None, (result.detail, result.case.steps)
+    found = first_failure(LeakyWithoutProofs, range(20))
+    assert found.clause in ("EC-2.1", "EC-4.2")
 
 
 def test_a_leak_is_noticed_at_the_end():
