@@ -64,8 +64,6 @@ def play_steps(world: World, raw_steps: list[dict[str, Any]], where: str) -> Non
         noted = len(world.watch.near)
         try:
             PLAYERS[type(step)](world, step)
-            for breach in world.watch.near[noted:]:
-                breach.where, breach.step = here, raw
         except CheckFailed as exc:
             exc.where = here if not step.note else f"{here} ({step.note})"
             exc.step = raw
@@ -73,6 +71,9 @@ def play_steps(world: World, raw_steps: list[dict[str, Any]], where: str) -> Non
                 exc.clause = step.clause or exc.clause
                 exc.level = step.level or exc.level
             raise
+        finally:
+            for breach in world.watch.near[noted:]:
+                breach.where, breach.step = here, raw
 
 
 def _try(world: World, step: Try, here: str) -> None:

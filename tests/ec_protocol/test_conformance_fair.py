@@ -19,6 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ec_connector.conformance import vllm_stage
 from ec_connector.conformance.faulty import FAULTS
+from ec_connector.conformance.faulty.registry import Faulty
 from ec_connector.conformance.ours import Ours
 from ec_connector.conformance.sockets import SimulatedNetwork, lost_at
 from ec_protocol.conformance.examples.tiny import TinyAdapter
@@ -138,6 +139,23 @@ def test_a_margin_alone_is_not_strict(tmp_path):
     result = play(tmp_path, PLAYED, MARGIN, FAULTS["accepts-late-reads"].make)
     assert (result.verdict, result.invariant) == (Verdict.NON_STRICT, "FencedAccept")
     assert result.detail.startswith("step 8"), "where it happened, not where the case ended"
+
+
+class LateAndNoLoads(Faulty):
+    """Promises what it read too late, and has no way to load it."""
+
+    def __init__(self) -> None:
+        super().__init__(FAULTS["accepts-late-reads"])
+
+    def alloc(self, **args: Any) -> dict[str, Any]:
+        from ec_protocol.conformance.adapter import Unsupported
+
+        raise Unsupported("loads")
+
+
+def test_a_margin_is_told_with_its_step_when_that_cannot_be_ended(tmp_path):
+    result = play(tmp_path, PLAYED, MARGIN, LateAndNoLoads)
+    assert (result.verdict, result.where) == (Verdict.NON_STRICT, "step 8.1")
 
 
 def test_what_breaks_after_a_margin_is_the_failure(tmp_path):
