@@ -70,7 +70,7 @@ class ConsumerReads(AttemptTable):
         if not self.within_budget(waiter, mm_hash, now):
             self.counters["budget_spent"] += 1
             if fetch is not None:
-                self._give_up(fetch, waiter)
+                self._give_up(fetch, waiter, now)
             else:
                 self._fail_waiter(waiter, mm_hash)
             return "failed"
@@ -81,7 +81,7 @@ class ConsumerReads(AttemptTable):
             return "failed"
         if fetch is not None:
             if now >= fetch.deadline:
-                self._give_up(fetch, waiter)
+                self._give_up(fetch, waiter, now)
                 return "failed"
             fetch.waiters.add(waiter)
             return "pending"
@@ -123,9 +123,7 @@ class ConsumerReads(AttemptTable):
         self._failed.pop(waiter, None)
         self.deferrals.forget(waiter)
         for fetch in list(self._fetches.values()):
-            fetch.waiters.discard(waiter)
-            if not fetch.waiters:
-                self._abort(fetch, now)
+            self._unwait(fetch, waiter, now)
         self.holds.release_where(lambda key: key[0] == "fetched" and key[2] == waiter)
 
     # --------------------------------------------------------------- pump: control

@@ -293,9 +293,16 @@ class AttemptTable:
         for waiter in fetch.waiters:
             self._failed.setdefault(waiter, set()).add(fetch.mm_hash)
 
-    def _give_up(self, fetch: Fetch, waiter: str) -> None:
-        fetch.waiters.discard(waiter)
+    def _give_up(self, fetch: Fetch, waiter: str, now: float) -> None:
         self._fail_waiter(waiter, fetch.mm_hash)
+        self._unwait(fetch, waiter, now)
+
+    def _unwait(self, fetch: Fetch, waiter: str, now: float) -> None:
+        """One waits no more; what the last one waited for is not asked for any more."""
+        if waiter in fetch.waiters:
+            fetch.waiters.remove(waiter)
+            if not fetch.waiters:
+                self._abort(fetch, now)
 
     def _fail_waiter(self, waiter: str, mm_hash: str) -> None:
         self.counters["fallbacks"] += 1

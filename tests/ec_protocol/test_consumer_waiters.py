@@ -196,7 +196,7 @@ def test_the_last_attempt_that_fits_into_the_budget_is_made(late_by: float) -> N
 
 @pytest.mark.clause("EC-5.8")
 def test_a_fetch_that_nobody_waits_for_is_not_tried_again(world: World) -> None:
-    """Its waiter's budget is over; the refusal that comes then ends it."""
+    """Its waiter's budget is over, which ends it at once; the refusal comes too late."""
     world.reads.within_budget("request-1", "h", world.now)
     world.producer.tier.alloc("h", N)
     world.advance(world.timing.fetch_budget_s - 1.0)
@@ -204,6 +204,7 @@ def test_a_fetch_that_nobody_waits_for_is_not_tried_again(world: World) -> None:
     world.pump()
     world.advance(1.0)
     assert world.fetch("h", N) == "failed"
+    assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
     world.exchange()
     assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
     assert world.reads.next_deadline() is not None, "the connection may be closed later"
@@ -224,8 +225,23 @@ def test_blocks_that_nobody_waits_for_any_more_are_given_back(world: World) -> N
     world.advance(1.0)
     assert world.fetch("h", N) == "failed"
     assert due <= world.now
+    assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
     world.tick()
     assert (world.requests, world.reads.idle, world.tier.free_blocks) == ([], True, 16)
+    world.check()
+
+
+@pytest.mark.clause("EC-5.9")
+def test_one_who_gives_up_leaves_the_fetch_to_the_others(world: World) -> None:
+    world.producer.save("h", N)
+    world.reads.within_budget("r1", "h", world.now)
+    world.advance(world.timing.fetch_budget_s - 1.0)
+    assert [world.fetch("h", N, waiter) for waiter in ("r1", "r2")] == ["pending"] * 2
+    world.advance(1.0)
+    assert world.fetch("h", N, "r1") == "failed"
+    assert (world.fetch("h", N, "r2"), world.reads.idle) == ("pending", False)
+    world.exchange()
+    assert max(world.prepared) == 1
     world.check()
 
 
