@@ -53,7 +53,7 @@ class Coverage:
 def total(parts: Iterable[tuple[Counter[str], Counter[str]]]) -> Coverage:
     """What traces show together, given actions and edges of each."""
     actions = Counter(dict.fromkeys(load_actions(), 0))
-    edges = Counter({label: 0 for labels in _labels().values() for _, label in labels})
+    edges = Counter({text: 0 for labels in _labels().values() for _, text in labels})
     for some_actions, some_edges in parts:
         actions.update(some_actions)
         edges.update(some_edges)
