@@ -37,12 +37,10 @@ class Producer(Child):
     ) -> None:
         self.nbytes = nbytes
         self.content = random.Random(seed).randbytes(nbytes)
-        super().__init__(
-            *("-m", "tests.ec_connector.data_child", name, str(nbytes), str(seed)), env=env
-        )
-        hello = self.answer()
-        self.metadata = base64.b64decode(hello["metadata"])
-        self.address = hello["address"]
+        arguments = [name, str(nbytes), str(seed)]
+        super().__init__("-m", "tests.ec_connector.data_child", *arguments, env=env, greets=True)
+        self.metadata = base64.b64decode(self.hello["metadata"])
+        self.address = self.hello["address"]
 
     def tell(self, line: str) -> list[str]:
         """Give a command; the notices that came so far."""

@@ -27,8 +27,8 @@ class Producer(Child):
 
     def __init__(self, port: int = 0, blocks: int = 512, **extra: Any) -> None:
         arguments = [str(port), str(blocks), json.dumps(extra)]
-        super().__init__("-m", "tests.ec_connector.node_child", *arguments)
-        self.address = ("127.0.0.1", self.answer())
+        super().__init__("-m", "tests.ec_connector.node_child", *arguments, greets=True)
+        self.address = ("127.0.0.1", self.hello)
 
     def save(self, nbytes: int = NBYTES) -> tuple[str, bytes]:
         """Let it save a new encoding; name and bytes."""

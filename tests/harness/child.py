@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -23,12 +22,17 @@ def stop(pid: int) -> None:
     """SIGSTOP, and wait until all its threads are stopped; whose child it is is no matter."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + DEADLINE_S
-    while not all(
-        stat.read_text().rpartition(")")[2].split()[0] == "T"
-        for stat in Path(f"/proc/{pid}/task").glob("*/stat")
-    ):
+    while not all(_stands(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
         assert time.monotonic() < deadline, f"process {pid} does not stop"
         time.sleep(0.0005)
+
+
+def _stands(stat: Path) -> bool:
+    """Whether a thread is stopped; one that has ended meanwhile does nothing either."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class Child:
@@ -37,18 +41,35 @@ class Child:
     Args:
         command: Arguments of the interpreter, such as ``"-m"`` and a module.
         env: Added to the environment.
+        greets: Whether it prints a line of its own first, which is kept in ``hello``. It is
+            killed if that does not come: nobody else knows of it yet.
         options: Of ``Popen``.
     """
 
-    def __init__(self, *command: str, env: dict[str, str] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *command: str,
+        env: dict[str, str] | None = None,
+        greets: bool = False,
+        **options: Any,
+    ) -> None:
+        self._read = bytearray()
         self.process = subprocess.Popen(
             [sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # What Python has read ahead is nothing that one can wait for.
+            bufsize=0,
             cwd=ROOT,
             env={**os.environ, **(env or {})},
             **options,
         )
+        if greets:
+            try:
+                self.hello = self.answer()
+            except BaseException:
+                self.kill()
+                raise
 
     @property
     def pid(self) -> int:
@@ -56,18 +77,28 @@ class Child:
 
     def say(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(line.encode() + b"\n")
-        self.process.stdin.flush()
+        left = memoryview(line.encode() + b"\n")
+        while left:
+            left = left[self.process.stdin.write(left) :]
 
     def answer(self, timeout_s: float = DEADLINE_S) -> Any:
         """The next line that it has printed."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
-            raise TimeoutError(f"no answer from process {self.pid}")
-        line = self.process.stdout.readline()
-        if not line:
-            raise EOFError(f"process {self.pid} ended: {self.process.wait()}")
+        deadline = time.monotonic() + timeout_s
+        while (end := self._read.find(b"\n")) < 0:
+            self._read += self._more(deadline)
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
         return json.loads(line)
+
+    def _more(self, deadline: float) -> bytes:
+        assert self.process.stdout is not None
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([self.process.stdout], [], [], left)[0]:
+            raise TimeoutError(f"no answer from process {self.pid}")
+        data = os.read(self.process.stdout.fileno(), 1 << 16)
+        if not data:
+            raise EOFError(f"process {self.pid} ended: {self.process.wait(DEADLINE_S)}")
+        return data
 
     def tell(self, line: str) -> Any:
         self.say(line)
@@ -83,17 +114,25 @@ class Child:
         self.process.kill()
         self._reap()
 
-    def close(self) -> None:
-        """Let it end by itself, as it does when its stdin closes."""
+    def close(self, patience_s: float = DEADLINE_S) -> None:
+        """Let it end by itself, as it does when its stdin closes.
+
+        Raises:
+            subprocess.TimeoutExpired: It did not in that time, and was killed.
+        """
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self._reap()
+        self.process.stdin.close()
+        try:
+            self.process.wait(patience_s)
+        except BaseException:
+            self.process.kill()
+            raise
+        finally:
+            self._reap()
 
     def _reap(self) -> None:
         self.process.wait(DEADLINE_S)
         # Not read to their ends: a process that it has started may hold them open.
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+            pipe.close()
