@@ -186,20 +186,25 @@ class Builtin:
 
     def kill(self) -> None:
         self.process.kill()
+        self.process.join()
         self.close()
 
     def close(self) -> None:
         """End it in good order, so that its region goes too; kill it if it does not."""
         self._pipe.close()
-        if self.process.is_alive():
-            self.resume()
-            self.process.join(20)
-            self.process.kill()
-        self.process.join()
-        # What a killed one has left behind.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"/dev/shm/vllm_ec_builtin-{self.process.pid}_dp0.mmap")
-        self._log.close()
+        try:
+            if self.process.is_alive():
+                # It may end by itself just now.
+                with contextlib.suppress(ProcessLookupError):
+                    self.resume()
+                self.process.join(20)
+                self.process.kill()
+            self.process.join()
+        finally:
+            # What a killed one has left behind.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"/dev/shm/vllm_ec_builtin-{self.process.pid}_dp0.mmap")
+            self._log.close()
 
 
 class Asked:
