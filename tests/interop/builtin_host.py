@@ -117,6 +117,19 @@ class Host:
         self.running = True
         self.waiting: dict[str, Any] = {}
         self.admitted: set[str] = set()
+        self.posted = 0
+        if self.half._data is not None:
+            self._count_reads(self.half._data)
+
+    def _count_reads(self, data: Any) -> None:
+        post = data.post_read
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            handle = post(*arguments, **options)
+            self.posted += 1
+            return handle
+
+        data.post_read = counted
 
     def hello(self) -> dict[str, Any]:
         return {
@@ -166,11 +179,20 @@ class Host:
         transfers = [xfer for session in sessions for xfer in session._xfers.values()]
         return {
             "not_ready": sorted(name for name, entry in entries.items() if not entry.ready),
+            "posted": self.posted,
             "reading": sum(xfer.transfer_handle is not None for xfer in transfers),
             "quarantined": sum(len(session._quarantined) for session in sessions),
             "sessions": len(self.half._sessions),
             "free": len(self.half._cache._free_blocks),
         }
+
+    def do_connections(self) -> list[tuple[bool, bool]]:
+        """Of each one to a producer: whether an answer has come, whether it has ended.
+
+        Neither is taken: the next step finds both.
+        """
+        made = self.half._transport._connections.values()
+        return [(bool(one.dealer.poll(0)), bool(one.monitor.poll(0))) for one in made]
 
     # -------------------------------------------------------------------- saves and loads
     def do_save(self, name: str, data: bytes, land: bool) -> Any:

@@ -64,15 +64,30 @@ def test_peer_loss_drops_the_handles_with_the_session(pair):
     """``lost-session``, F4: the producer shuts down under a READ; its blocks stay lost."""
     producer, consumer = pair
     name, _, params = producer.save()
-    Asked(consumer, name, params).sent()
-    until(producer.grants, "the grant")
+    asked = Asked(consumer, name, params)
+    asked.sent()
+    until(lambda: consumer.tell("connections") == [(True, False)], "the ack")
     producer.tell("hang_up")
-    # One step takes the ack, posts the READ, and sees that the connection is gone.
-    consumer.step_until(lambda: not consumer.tell("account")["sessions"], "the loss of the peer")
-    account = consumer.tell("account")
-    assert account["not_ready"] == [name], "the installed release keeps them: update the findings"
-    # No session knows of the READ any more, so nothing can ever settle it.
-    assert account["quarantined"] == 0
+    until(lambda: consumer.tell("connections") == [(True, True)], "the end of the connection")
+    # From here on no READ gets anywhere.
+    producer.stop()
+    before = consumer.tell("account")
+    assert (before["posted"], before["sessions"]) == (0, 1)
+    # It takes the ack, posts the READ, and sees that the connection has ended.
+    consumer.tell("step")
+    after = consumer.tell("account")
+    assert (after["posted"], after["sessions"]) == (1, 0)
+    assert after["not_ready"] == [name], "the installed release keeps them: update the findings"
+    # No session knows of the READ any more, so nothing ever settles it: neither its end, nor
+    # the end of its timeout and of the quarantine.
+    producer.resume()
+    for _ in range(3):
+        consumer.tell("advance", seconds=100.0)
+        consumer.tell("step")
+    later = consumer.tell("account")
+    assert later["not_ready"] == [name]
+    assert later["free"] == after["free"] == before["free"]
+    assert asked.state["admitted"], "it encodes, after a minute"
 
 
 def test_heartbeats_are_set_too_late_to_be_sent(pair):
