@@ -110,10 +110,18 @@ def test_heartbeats_are_set_too_late_to_be_sent(pair):
 
 def test_a_promise_is_broken_by_an_allocation_of_the_same_step(both):
     """``broken-promise``, F6: neither loaded nor encoded, and its blocks stay held."""
-    name, _, _ = both.save(4)
-    answer = both.tell("schedule", items={name: 4, fresh(): 6})
+    (name, _, _), other = both.save(2), fresh()
+    both.save(2)
+    answer = both.tell("schedule", items={name: 2, other: 5})
     assert answer["promised"] == [name]
     assert answer["loads"] == {}, "the installed release keeps promises: update the findings"
+    assert answer["saves"] == [other, name]
+    # The engine encodes what was not promised; a hundred steps later:
+    both.tell("report", saves=[other])
+    for _ in range(100):
+        both.tell("schedule", items={})
+    after = both.tell("account")
+    assert (after["not_ready"], after["free"]) == ([name], 1)
 
 
 def test_a_save_that_never_runs_holds_its_blocks(both):

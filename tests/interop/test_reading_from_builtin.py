@@ -66,7 +66,7 @@ def test_its_announcement_is_understood(their_producer, our_consumer):
 @pytest.mark.clause("EC-5.1", "EC-5.2")
 @pytest.mark.parametrize("late", [False, True], ids=["just before", "at"])
 def test_no_read_is_posted_without_time_before_the_fence(their_producer, ours, late):
-    """F1. The ack is in time; what counts is the moment of posting, to the last bit."""
+    """F1. The ack is in time; what counts is the moment of posting, to a microsecond."""
     node = ours("ec_consumer", fetch_budget_s=50.0)
     name, data, _ = their_producer.save()
     node.clock.stand_still(at=1000.0)
