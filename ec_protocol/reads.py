@@ -109,7 +109,7 @@ class AttemptTable:
                 self._retire(attempt, now)
         for fetch in list(self._fetches.values()):
             if fetch.attempt is None and now >= min(fetch.next_at, fetch.deadline):
-                if now < fetch.deadline and fetch.waiters:
+                if now < fetch.deadline:
                     self._request(fetch, now)
                 else:
                     self._fail_fetch(fetch)
