@@ -292,8 +292,8 @@ def _finding(finding: Finding, main: Mapping[str, str], own: Mapping[str, str]) 
     if own and finding.cases:
         again = Counter(own[case] for case in finding.cases if own.get(case) in _NOT_OK)
         lines[-1] += (
-            f" With every timer as it ships {again.total()} of these {len(finding.cases)} are "
-            "not OK" + (f" ({_tally(again)})" if again else "")
+            f" Not OK with every timer as it ships: {again.total()} of {len(finding.cases)}"
+            + (f" ({_tally(again)})" if again else "")
         )
         only = [case for case in finding.cases if main.get(case) not in _NOT_OK]
         lines[-1] += f"; {', '.join(only)} only so." if only else "."

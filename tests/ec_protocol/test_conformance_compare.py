@@ -51,7 +51,7 @@ def test_the_run_with_shipped_timers_is_explained_too():
     explained = kit.compare(left, right, findings(finding("A", "B", id="f")), shipped)
     assert explained.ok
     text = kit.markdown(explained, ("a", "b"))
-    assert "2 of these 2 are not OK (1 FAILED, 1 NON-STRICT); B only so." in text
+    assert "Not OK with every timer as it ships: 2 of 2 (1 FAILED, 1 NON-STRICT); B only so." in text
     assert "b with every timer as it ships: 1 FAILED, 1 NON-STRICT." in text
     assert "| B |  | OK | UNSUPPORTED |  |" in text
 
@@ -71,7 +71,7 @@ def test_the_section_names_everything():
     text = kit.markdown(result, ("ours", "theirs"))
     assert "| read | 3 | 2 OK, 1 FAILED | 1 OK, 2 FAILED |" in text
     assert "| [f1](#f1) | wrong | 2 | no |" in text
-    assert "2 of these 2 are not OK (2 FAILED)." in text
+    assert "Not OK with every timer as it ships: 2 of 2 (2 FAILED)." in text
     assert "| A |  | OK | FAILED | [f1](#f1) |" in text
     assert "| B |" not in text
     assert "| C |" not in text
