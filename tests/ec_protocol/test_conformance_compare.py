@@ -51,7 +51,9 @@ def test_the_run_with_shipped_timers_is_explained_too():
     explained = kit.compare(left, right, findings(finding("A", "B", id="f")), shipped)
     assert explained.ok
     text = kit.markdown(explained, ("a", "b"))
-    assert "Not OK with every timer as it ships: 2 of 2 (1 FAILED, 1 NON-STRICT); B only so." in text
+    assert (
+        "Not OK with every timer as it ships: 2 of 2 (1 FAILED, 1 NON-STRICT); B only so." in text
+    )
     assert "b with every timer as it ships: 1 FAILED, 1 NON-STRICT." in text
     assert "| B |  | OK | UNSUPPORTED |  |" in text
 
