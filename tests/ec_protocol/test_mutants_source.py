@@ -242,7 +242,7 @@ def test_names_are_modules_ids_and_patterns(monkeypatch) -> None:
         return {row["id"] for row in json.loads(done.stdout)["mutants"]}
 
     deferral, timing = chosen("deferral"), chosen("timing")
-    monkeypatch.setattr(source, "FILES", {name: () for name in ("deferral", "timing")})
+    monkeypatch.setattr(source, "FILES", dict.fromkeys(("deferral", "timing"), ()))
     assert chosen() == deferral | timing
     assert chosen(ALIVE) == {ALIVE}
     assert chosen("deferral:Deferrals.forget:*", "timing") == timing | {

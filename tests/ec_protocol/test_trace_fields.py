@@ -31,7 +31,7 @@ from ec_protocol.timing import Timing
 from ec_protocol.trace import TRACE_VERSION
 from ec_protocol.tracecheck.fields import ARGUMENTS, FACTS, VARIABLES
 from ec_protocol.tracecheck.tla import FACT_NAMES
-from tests.ec_protocol.test_trace_check import CASES
+from tests.ec_protocol.trace_cases import CASES
 from tests.ec_protocol.traced import Recorded
 
 pytestmark = pytest.mark.clause("EC-1.3")

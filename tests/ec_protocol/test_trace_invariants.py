@@ -20,7 +20,7 @@ from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tracecheck.load import make_run
 from ec_protocol.tracecheck.merge import merged
 from ec_protocol.tracecheck.replay import Verdict, replay
-from tests.ec_protocol.test_trace_check import (
+from tests.ec_protocol.trace_cases import (
     blocks_that_are_given_twice,
     more_granted_than_the_share,
 )
