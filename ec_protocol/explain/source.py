@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ec_protocol._files import tla_dir
-from ec_protocol.errors import ECError
+from ec_protocol.errors import ECError, TraceError
 from ec_protocol.explain.from_tlc import NothingToExplain, tell_counterexample
 from ec_protocol.explain.from_trace import tell_traces
 from ec_protocol.explain.story import Story
@@ -20,11 +20,11 @@ from ec_protocol.tlc.check import job_for
 from ec_protocol.tlc.manifest import load_manifest
 from ec_protocol.tlc.output import OutputParser
 from ec_protocol.tlc.runner import TlcRunner
+from ec_protocol.tracecheck.load import trace_files
 
 _TLC_MARK: Final = "@!@!@STARTMSG"
 _GZIP: Final = b"\x1f\x8b"
 _LOOK: Final = 4096
-_TRACES: Final = (".ndjson", ".ndjson.gz")
 
 
 class UnknownInput(ECError):
@@ -63,12 +63,10 @@ def tell(
 
 def _files(path: Path) -> list[Path]:
     """The traces of a folder, which are those of one run; any other path as it is."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(p for p in path.iterdir() if p.name.endswith(_TRACES) and p.is_file())
-    if not files:
-        raise UnknownInput(f"{path}: no trace in this folder ({' or '.join(_TRACES)})")
-    return files
+    try:
+        return trace_files(path)
+    except TraceError as exc:
+        raise UnknownInput(str(exc)) from exc
 
 
 def _tell_files(paths: list[Path], adapter: str, case: str, check: bool) -> Story:

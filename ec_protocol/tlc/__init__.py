@@ -5,6 +5,7 @@ Modules, in reading order:
 
 * ``lifecycle_tla``: writes ``tla/Lifecycle.tla`` from the lifecycle tables.
 * ``timing_tla``: writes ``tla/Timing.tla`` from the inequalities between timers.
+* ``generated``: what these two share.
 * ``diagrams``: writes the diagrams and tables of the documentation.
 * ``cfg``: reads the parts of a TLC config that the manifest is checked against.
 * ``manifest``: reads, checks and re-pins ``tla/manifest.json``.

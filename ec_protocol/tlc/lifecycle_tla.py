@@ -14,6 +14,8 @@ from pathlib import Path
 
 from ec_protocol._files import tla_dir
 from ec_protocol.lifecycle import Edge, Lifecycle, load_lifecycles
+from ec_protocol.tlc import generated
+from ec_protocol.tlc.generated import comment
 
 FILE_NAME = "Lifecycle.tla"
 
@@ -67,15 +69,12 @@ def generate(lifecycles: Mapping[str, Lifecycle] | None = None) -> str:
 
 def is_current(folder: Path | None = None) -> bool:
     """Whether the committed file is what ``generate`` would write."""
-    path = (folder or tla_dir()) / FILE_NAME
-    return path.is_file() and path.read_text(encoding="ascii", errors="replace") == generate()
+    return generated.is_current((folder or tla_dir()) / FILE_NAME, generate())
 
 
 def write(folder: Path | None = None) -> Path:
     """Write the file and return its path."""
-    path = (folder or tla_dir()) / FILE_NAME
-    path.write_text(generate(), encoding="ascii")
-    return path
+    return generated.write((folder or tla_dir()) / FILE_NAME, generate())
 
 
 def _prefix(table: Lifecycle) -> str:
@@ -86,20 +85,20 @@ def _lifecycle(table: Lifecycle) -> str:
     prefix = _prefix(table)
     lines = [
         _RULE,
-        f"\\* {table.name}: {_comment(table.doc)}",
+        f"\\* {table.name}: {comment(table.doc)}",
         f"{prefix}States == {_string_set(table.states)}",
-        *(f"    \\* {state}: {_comment(doc)}" for state, doc in table.states.items()),
+        *(f"    \\* {state}: {comment(doc)}" for state, doc in table.states.items()),
         f'{prefix}Initial == "{table.initial}"',
         f"{prefix}Terminal == {_string_set(table.terminal)}",
         f"{prefix}Events == {_string_set(table.events)}",
         f"{prefix}Guards == {_string_set(table.guards)}",
-        *(f"    \\* {guard}: {_comment(doc)}" for guard, doc in table.guards.items()),
+        *(f"    \\* {guard}: {comment(doc)}" for guard, doc in table.guards.items()),
         "",
         f"{prefix}Edges == {{",
     ]
     for index, edge in enumerate(table.edges):
         comma = "," if index < len(table.edges) - 1 else ""
-        lines += [f"    \\* {_comment(edge.why)}", f"    {_record(edge)}{comma}"]
+        lines += [f"    \\* {comment(edge.why)}", f"    {_record(edge)}{comma}"]
     return "\n".join([*lines, "}", ""])
 
 
@@ -113,8 +112,3 @@ def _record(edge: Edge) -> str:
 
 def _string_set(words: Iterable[str]) -> str:
     return "{" + ", ".join(f'"{word}"' for word in words) + "}"
-
-
-def _comment(text: str) -> str:
-    """Text that SANY accepts in a line comment: one line, ASCII."""
-    return " ".join(text.split()).encode("ascii", "replace").decode("ascii")

@@ -13,6 +13,8 @@ from typing import Final
 
 from ec_protocol._files import tla_dir
 from ec_protocol.timing import Inequality, inequalities, timer_specs
+from ec_protocol.tlc import generated
+from ec_protocol.tlc.generated import comment
 
 FILE_NAME: Final = "Timing.tla"
 
@@ -33,22 +35,19 @@ def generate(items: Iterable[Inequality] | None = None) -> str:
     names = [f'"{name}"' for name in timer_specs()]
     lines = [_HEADER, "TimerNames == {", "    " + ",\n    ".join(names) + "}", ""]
     for item in chosen:
-        lines += [f"\\* {' '.join(item.why.split())}", f"{item.id}(t) == {_formula(item)}", ""]
+        lines += [f"\\* {comment(item.why)}", f"{item.id}(t) == {_formula(item)}", ""]
     lines += ["Sound(t) ==", *(f"    /\\ {item.id}(t)" for item in chosen)]
     return "\n".join([*lines, _FOOTER])
 
 
 def is_current(folder: Path | None = None) -> bool:
     """Whether the committed file is what ``generate`` would write."""
-    path = (folder or tla_dir()) / FILE_NAME
-    return path.is_file() and path.read_text(encoding="ascii", errors="replace") == generate()
+    return generated.is_current((folder or tla_dir()) / FILE_NAME, generate())
 
 
 def write(folder: Path | None = None) -> Path:
     """Write the file and return its path."""
-    path = (folder or tla_dir()) / FILE_NAME
-    path.write_text(generate(), encoding="ascii")
-    return path
+    return generated.write((folder or tla_dir()) / FILE_NAME, generate())
 
 
 def _formula(item: Inequality) -> str:

@@ -123,15 +123,6 @@ class RetryGivesUpItsBlocks(ConsumerReads):
             super()._fail_fetch(fetch)
 
 
-@fault("no-pause-between-attempts", "EC-5.8", part="consumer")
-class NoPauseBetweenAttempts(ConsumerReads):
-    """A retryable answer is followed by the next request at once."""
-
-    def __init__(self, tier: EncodingTier, **args: Any) -> None:
-        args["timing"] = with_timers(args["timing"], retry_interval_s=0.0)
-        super().__init__(tier, **args)
-
-
 class _Timers(ConsumerReads):
     """A consumer with timers of its own."""
 
@@ -140,6 +131,13 @@ class _Timers(ConsumerReads):
     def __init__(self, tier: EncodingTier, **args: Any) -> None:
         args["timing"] = with_timers(args["timing"], **self.timers)
         super().__init__(tier, **args)
+
+
+@fault("no-pause-between-attempts", "EC-5.8", part="consumer")
+class NoPauseBetweenAttempts(_Timers):
+    """A retryable answer is followed by the next request at once."""
+
+    timers = {"retry_interval_s": 0.0}  # noqa: RUF012
 
 
 @fault("pauses-do-not-grow", "EC-5.8", part="consumer")
