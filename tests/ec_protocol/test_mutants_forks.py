@@ -157,6 +157,8 @@ source_mutants, source.source_mutants = source.source_mutants, mutants
 cli.checkout_dir = lambda: root
 cli.run_trials = functools.partial(forks.run_trials, files=("test_small.py",))
 from ec_protocol import cli
+# Whoever runs the tests in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cli.app(["mutants", "--source", "deferral"])
 """
 
