@@ -83,8 +83,9 @@ Rogue(a) ==
 
 RogueSpec == Init /\ [][Next \/ \E a \in Attempts : Rogue(a)]_vars
 
-\* Three short cuts, each of which one property is there to see: a refusal is tried
-\* again, a grant is dropped without a word, a lost READ leaves its blocks as they are.
+\* Short cuts, each of which one property is there to see: a refusal is tried again, a
+\* grant is dropped without a word, an attempt that failed is taken up again, a lost READ
+\* leaves its blocks as they are.
 Moves(a, from, to) ==
     /\ read[a] = from
     /\ read' = [read EXCEPT ![a] = to]
@@ -93,7 +94,37 @@ Moves(a, from, to) ==
 
 HastySpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "requested", "retryable")]_vars
 SilentSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "granted", "failed")]_vars
+ReviveSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "failed", "retryable")]_vars
 CarelessSpec == Init /\ [][Next \/ \E a \in Attempts : Moves(a, "reading", "quarantined")]_vars
+
+\* Likewise with what the step says that it fired: an answer that leaves the attempt
+\* waiting, one that asks to come again and is taken for a refusal, a notice to a peer
+\* that is lost, and one for a grant that was never made.
+Says(a, from, e, to, said) ==
+    /\ read[a] = from
+    /\ read' = [read EXCEPT ![a] = to]
+    /\ net' = net \cup said
+    /\ ev' = {<<"read", from, e, to>>}
+    /\ UNCHANGED <<tiers, fence, slot, dst, src, handle, session, plane, producer>>
+
+WaitsSpec == Init /\ [][Next \/ \E a \in Attempts : Says(a, "requested", "ack_retry", "requested", {})]_vars
+MeekSpec == Init /\ [][Next \/ \E a \in Attempts : Says(a, "requested", "ack_retry", "failed", {})]_vars
+ChattySpec ==
+    Init /\ [][Next \/ \E a \in Attempts :
+                   Says(a, "granted", "peer_lost", "failed", {Notice(a, src[a])})]_vars
+GuessingSpec ==
+    Init /\ [][Next \/ \E a \in Attempts :
+                   Says(a, "requested", "abort", "failed", {Notice(a, 1)})]_vars
+
+\* An attempt that has failed settles, and its blocks stay allocated.
+Leaves(a) ==
+    /\ read[a] = "failed"
+    /\ read' = [read EXCEPT ![a] = "settled"]
+    /\ slot' = [slot EXCEPT ![a] = 0]
+    /\ ev' = {}
+    /\ UNCHANGED <<tiers, fence, dst, src, handle, session, plane, net, producer>>
+
+LeavesSpec == Init /\ [][Next \/ \E a \in Attempts : Leaves(a)]_vars
 
 \* A producer that does not wait for the end of the lease.
 Early(a) == grant[a] = "granted" /\ EndGrant(a, "expire", {})

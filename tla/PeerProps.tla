@@ -94,6 +94,22 @@ IncarnationInv ==
     \A a \in Attempts : read[a] \in {"granted", "reading"} =>
         \E m \in Acks("ok") : m.of = a /\ m.inc = src[a]
 
+\* EC-6.1, EC-6.4: what each state of an attempt says of its handle and of the entry
+\* that is tied to it.
+StateMeansInv ==
+    \A a \in Attempts :
+        /\ read[a] \in {"requested", "granted", "retryable", "failed"} =>
+             ~handle[a] /\ dma[a] = "none" /\ slot[a] # 0 /\ entry[slot[a]] = "allocated"
+        /\ read[a] = "reading" => handle[a] /\ slot[a] # 0 /\ entry[slot[a]] = "saving"
+        /\ read[a] = "quarantined" =>
+             handle[a] /\ slot[a] # 0 /\ entry[slot[a]] = "quarantined"
+        /\ read[a] = "done" => ~handle[a] /\ dma[a] = "none" /\ slot[a] = 0
+        /\ read[a] \in {"absent", "settled"} => slot[a] = 0
+
+\* EC-5.11: whoever gives a grant back was granted one, by the process that it tells.
+NoticedInv ==
+    \A n \in net : n.type = "notice" => \E m \in Acks("ok") : m.of = n.of /\ m.inc = n.inc
+
 -----------------------------------------------------------------------------
 \* Properties.
 
@@ -135,6 +151,38 @@ RetryProp ==
     [][\A a \in Attempts :
         (read[a] # "retryable" /\ read'[a] = "retryable")
             => fence[a] <= MinRead \/ \E m \in Acks("retry") : m.of = a]_vars
+
+\* EC-5.8: and whoever may try again does not fall back.
+TriedAgainProp ==
+    [][\A x \in ev' :
+        /\ (x[1] = "read" /\ x[3] = "ack_retry") => x[4] = "retryable"
+        /\ (x[1] = "read" /\ x[3] \in {"ack_ok", "post_read", "read_done"}) =>
+             x[4] \in {"granted", "reading", "done", "retryable"}]_vars
+
+\* EC-5.12: an attempt goes on with every event, never back; what became of it stands, and
+\* nothing settles before.
+Stage(s) == CASE s = "absent"    -> 0
+              [] s = "requested" -> 1
+              [] s = "granted"   -> 2
+              [] s = "reading"   -> 3
+              [] s = "settled"   -> 5
+              [] OTHER           -> 4
+
+OnwardProp ==
+    [][/\ \A a \in Attempts : read'[a] # read[a] =>
+            /\ Stage(read'[a]) > Stage(read[a])
+            /\ read'[a] = "settled" => Stage(read[a]) = 4
+       /\ (\E x \in ev' : x[1] = "read") => read' # read]_vars
+
+\* EC-5.9: what has failed leaves nothing behind that local compute would have to wait
+\* for, and what is no longer in doubt is not quarantined.
+SettledProp ==
+    [][\A a \in Attempts :
+        (read[a] \in {"failed", "quarantined"} /\ read'[a] = "settled")
+            => entry'[slot[a]] = "freed"]_vars
+
+\* EC-9.2: a peer that is lost is told nothing.
+LostProp == [][(\E x \in ev' : x[1] = "read" /\ x[3] = "peer_lost") => net' = net]_vars
 
 \* EC-5.11: whoever will not use a grant says so, unless it is gone with its process.
 ReleasedProp ==

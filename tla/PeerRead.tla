@@ -168,8 +168,7 @@ PostRead(a) ==
            s == slot[a]
        IN  IF Effect(ReadFrom[read[a]], read[a], "post_read", G) # "post"
            THEN EndUnposted(a, "post_read", G)
-           ELSE /\ CanEntry(s, "begin_write", {})
-                /\ ReadStep(a, "post_read", G, fence[a])
+           ELSE /\ ReadStep(a, "post_read", G, fence[a])
                 /\ EntryStep(s, "begin_write", {})
                 /\ dst' = [dst EXCEPT ![a] = at[s]]
                 /\ handle' = [handle EXCEPT ![a] = TRUE]
@@ -198,7 +197,6 @@ ReadDone(a) ==
                   [] effect = "drop_bytes" -> "write_ended"
                   [] OTHER -> ""
        IN  /\ CanRead(a, "read_done", G)
-           /\ CanEntry(s, e, {})
            /\ ReadStep(a, "read_done", G, fence[a])
            /\ EntryStep(s, e, {})
            /\ slot' = [slot EXCEPT ![a] = IF e = "write_landed" THEN 0 ELSE @]
@@ -208,11 +206,11 @@ ReadDone(a) ==
     /\ UNCHANGED <<free, retired, session, seen, net, producer>>
 
 \* An error, the read timeout and the loss of the peer come whenever they like,
-\* whatever the DMA does.
+\* whatever the DMA does; in quarantine only the proof counts.
 ReadLost(a, e) ==
-    /\ read[a] = "reading"
+    /\ handle[a]
+    /\ read[a] # "quarantined"
     /\ CanRead(a, e, {})
-    /\ CanEntry(slot[a], "write_lost", {})
     /\ ReadStep(a, e, {}, 0)
     /\ IF Effect(ReadFrom[read[a]], read[a], e, {}) = "fall_back"
          THEN EntryStep(slot[a], "write_lost", {})
@@ -228,7 +226,6 @@ DmaEnded(a) ==
     /\ Proof(a)
     /\ CanRead(a, "dma_ended", {})
     /\ Effect(ReadFrom[read[a]], read[a], "dma_ended", {}) = "free_blocks"
-    /\ CanEntry(slot[a], "dma_ended", {})
     /\ ReadStep(a, "dma_ended", {}, 0)
     /\ EntryStep(slot[a], "dma_ended", {})
     /\ free' = FreeAfter(slot[a], "dma_ended", {})
@@ -244,7 +241,6 @@ Retire(a) ==
     /\ handle[a]
     /\ CanRead(a, "retire", {})
     /\ Effect(ReadFrom[read[a]], read[a], "retire", {}) = "retire_blocks"
-    /\ CanEntry(slot[a], "retire", {})
     /\ ReadStep(a, "retire", {}, 0)
     /\ EntryStep(slot[a], "retire", {})
     /\ free' = IF HeldQuarantine THEN FreeAfter(slot[a], "retire", {})
@@ -278,12 +274,12 @@ Settle(a, again) ==
            /\ ReadStep(a, "settle", G, 0)
            /\ slot' = [slot EXCEPT ![a] = 0]
            /\ IF effect = "free_blocks"
-              THEN /\ CanEntry(s, "cancel", {})
-                   /\ EntryStep(s, "cancel", {})
+              THEN /\ EntryStep(s, "cancel", {})
                    /\ free' = FreeAfter(s, "cancel", {})
                    /\ ev' = {EvRead(a, "settle", G), EvEntry(s, "cancel", {})}
-              ELSE \* Nothing is to be done only about an entry that is ready.
-                   /\ effect = "keep_blocks" \/ s = 0
+              ELSE \* Blocks are kept for an attempt that has some; only of one that
+                   \* is done, whose entry is ready, is nothing left to do.
+                   /\ IF s = 0 THEN effect = "" ELSE effect = "keep_blocks"
                    /\ UNCHANGED <<entry, names, at>>
                    \* Without the safeguard the blocks are both kept and freed.
                    /\ free' = IF effect = "keep_blocks" /\ ~RetryOwnsBlocks

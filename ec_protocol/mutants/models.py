@@ -8,10 +8,11 @@ one after another, the quickest first, until one objects:
 
 * an invariant, a step property or a liveness property is violated, or TLC finds a
   deadlock: ``killed_by`` is its name;
-* an action that every sound table enables is never enabled: ``dead action X``;
 * the model fires an event that the mutant has no edge for (EC-1.2): ``illegal event``;
-* a state that a ``Reach*`` config must reach is not reached any more: ``ReachX``;
-* or, when all models let it pass, the loader of the tables would refuse to load it
+* or, when all models let it pass, an action that every sound table enables is never
+  enabled (``dead action X``), or a state that a ``Reach*`` config must reach is not
+  reached any more (``ReachX``); an edge more, operator ``rogue``, can do neither;
+* or, in the end, the loader of the tables would refuse to load it
   (``refused: ...``): a state that cannot be reached or left, a last one with edges.
 
 That the edges of the state graph are those of the table is checked elsewhere (mode
@@ -24,7 +25,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ from ec_protocol.tlc.edges import differences
 from ec_protocol.tlc.graph import Graph
 from ec_protocol.tlc.manifest import Manifest, Model
 from ec_protocol.tlc.pool import side_by_side
-from ec_protocol.tlc.runner import TlcRunner
+from ec_protocol.tlc.runner import Run, TlcRunner
 
 #: The models of each table, in the order in which they are tried. Each is small: a
 #: mutant that only a large state space shows would be no mutant of one edge.
@@ -50,7 +51,13 @@ BATTERIES: Final[dict[str, tuple[str, ...]]] = {
         "MCTierSmallLive",
         "MCPeerReadSmallLive",
     ),
-    "read": ("MCPeerReadSmall", "MCPeerSmall", "MCPeerReadSmallLive", "MCPeerProgress"),
+    "read": (
+        "MCPeerReadSmall",
+        "MCPeerReadSmallTwice",
+        "MCPeerSmall",
+        "MCPeerReadSmallLive",
+        "MCPeerProgress",
+    ),
     "grant": ("MCPeerReadSmall", "MCQuota", "MCPeerReadSmallLive"),
     "copy": ("MCTierSmall", "MCTierSmallLive"),
     "peer": ("MCPeerSmall", "MCPeerProgress", "MCPeer"),
@@ -73,6 +80,9 @@ KILLED: Final = "killed"
 SURVIVED: Final = "survived"
 EXPLAINED: Final = "explained"
 FAILED: Final = "failed"
+
+# An edge more takes no step away: what every sound table reaches is still reached.
+_ADDING: Final = frozenset({"rogue"})
 
 _NO_EDGE: Final = "CHOOSE x"
 
@@ -160,34 +170,32 @@ class ModelJudge:
             return self._judge_models(mutant, folder)
 
     def _judge_models(self, mutant: Mutant, folder: Path) -> Result:
+        battery = [self._models[name] for name in BATTERIES[mutant.lifecycle]]
         spent = 0.0
-        for name in BATTERIES[mutant.lifecycle]:
-            model = self._models[name]
-            run = self._runner.run(job_for(model, folder))
+        for model in battery:
+            run = self._runner.run(replace(job_for(model, folder), coverage=False))
             spent += run.seconds
-            output = run.output
-            if run.timed_out:
-                return Result(mutant, FAILED, None, name, spent, "timed out")
-            if output.kind in ("invariant", "property"):
-                return Result(mutant, KILLED, output.name or output.kind, name, spent)
-            if output.kind == "deadlock":
-                return Result(mutant, KILLED, "deadlock", name, spent)
-            if output.kind == "evaluation":
-                if _NO_EDGE in output.message or output.name is None:
-                    return Result(mutant, KILLED, "illegal event", name, spent)
-                return Result(mutant, KILLED, output.name, name, spent)
-            if output.kind != "ok":
-                return Result(mutant, FAILED, None, name, spent, output.message or output.kind)
-            if model.mode == "exhaustive":
-                dead = set(output.dead_actions) - set(model.allow_dead)
+            found = _objection(run)
+            if found is not None:
+                verdict, said = found
+                if verdict == FAILED:
+                    return Result(mutant, FAILED, None, model.name, spent, said)
+                return Result(mutant, KILLED, said, model.name, spent)
+        if mutant.operator not in _ADDING:
+            for model in battery:
+                if model.mode != "exhaustive":
+                    continue
+                run = self._runner.run(job_for(model, folder))
+                spent += run.seconds
+                dead = set(run.output.dead_actions) - set(model.allow_dead)
                 if dead:
                     killer = f"dead action {', '.join(sorted(dead))}"
-                    return Result(mutant, KILLED, killer, name, spent)
-        for model in self._reaches[mutant.lifecycle]:
-            run = self._runner.run(job_for(model, folder))
-            spent += run.seconds
-            if run.output.kind == "ok":
-                return Result(mutant, KILLED, model.expected, model.name, spent)
+                    return Result(mutant, KILLED, killer, model.name, spent)
+            for model in self._reaches[mutant.lifecycle]:
+                run = self._runner.run(job_for(model, folder))
+                spent += run.seconds
+                if run.output.kind == "ok":
+                    return Result(mutant, KILLED, model.expected, model.name, spent)
         try:
             if mutant.table is not None:
                 check_lifecycle(mutant.table)
@@ -221,6 +229,24 @@ class ModelJudge:
         else:
             generated = (timing_tla.FILE_NAME, timing_tla.generate(mutant.timing))
         (folder / generated[0]).write_text(generated[1], encoding="ascii")
+
+
+def _objection(run: Run) -> tuple[str, str] | None:
+    """``KILLED`` or ``FAILED`` and what TLC said, or ``None`` if the model let it pass."""
+    output = run.output
+    if run.timed_out:
+        return FAILED, "timed out"
+    if output.kind == "ok":
+        return None
+    if output.kind in ("invariant", "property"):
+        return KILLED, output.name or output.kind
+    if output.kind == "deadlock":
+        return KILLED, "deadlock"
+    if output.kind == "evaluation":
+        if _NO_EDGE in output.message or output.name is None:
+            return KILLED, "illegal event"
+        return KILLED, output.name
+    return FAILED, output.message or output.kind
 
 
 def run_mutants(
