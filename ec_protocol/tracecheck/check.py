@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from ec_protocol._files import tla_dir
 from ec_protocol.errors import TraceError
 from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.tracecheck.coverage import Coverage, edges_of, total
-from ec_protocol.tracecheck.load import Record, RecordError, Run, load_run, named
+from ec_protocol.tracecheck.load import Record, RecordError, Run, load_run, named, trace_files
 from ec_protocol.tracecheck.merge import merged
 from ec_protocol.tracecheck.mutants import Judge, mutants
 from ec_protocol.tracecheck.replay import Blame, Replayed, Task, Verdict, replay
@@ -61,6 +62,7 @@ class Report:
 
     Attributes:
         name: The file or folder.
+        files: What was read; empty if that could not be found out.
         records: Records read.
         processes: Processes they belong to.
         actions: How often each action is told.
@@ -76,6 +78,7 @@ class Report:
     edges: Counter[str] = field(default_factory=Counter)
     rejection: Rejection | None = None
     mutants: list[tuple[Mutant, Verdict, str]] = field(default_factory=list)
+    files: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> bool:
@@ -123,6 +126,8 @@ def check(
     loaded: list[tuple[int, Run]] = []
 
     def done(index: int, report: Report) -> None:
+        with contextlib.suppress(TraceError):
+            report.files = tuple(map(str, trace_files(paths[index])))
         reports[index] = report
         on_report(report)
 
@@ -250,10 +255,11 @@ def _definitions() -> dict[str, str]:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report as ``--json`` shows it; the first four are the contract."""
+    """The report as ``--json`` shows it; the first five are the contract."""
     rejection = report.rejection
     result: dict[str, Any] = {
         "file": report.name,
+        "files": list(report.files),
         "records": report.records,
         "accepted": report.accepted,
         "failed_at": rejection.number if rejection else None,

@@ -43,14 +43,17 @@ class Runner:
     def __init__(self, **says: Output) -> None:
         self.says = says
         self.asked: list[str] = []
+        self.counted: list[str] = []
         self.tables: list[str] = []
 
     def run(self, job, on_progress=lambda distinct: None) -> Run:
         name = job.cfg.removesuffix(".cfg")
-        self.asked.append(name)
+        (self.counted if job.coverage else self.asked).append(name)
         self.tables.append((job.folder / "Lifecycle.tla").read_text())
         reach = Output(kind="invariant", name="Reach")
         output = self.says.get(name, reach if name.startswith("Reach") else Output(kind="ok"))
+        if not job.coverage:
+            output = replace(output, coverage={})
         return Run(output, 0.5, 0)
 
     def stop(self) -> None:
@@ -75,7 +78,7 @@ def test_tlc_rejects_a_read_that_is_posted_without_its_fence():
 
 def test_the_models_get_the_mutant_and_stop_at_the_first_that_objects():
     result, runner = judged(FENCE.id, MCPeerSmall=Output(kind="invariant", name="X"))
-    assert runner.asked == ["MCPeerReadSmall", "MCPeerSmall"]
+    assert runner.asked == ["MCPeerReadSmall", "MCPeerReadSmallTwice", "MCPeerSmall"]
     assert (result.verdict, result.killed_by, result.model) == ("killed", "X", "MCPeerSmall")
     guarded = 'event |-> "post_read", needs |-> {"fence_open"}'
     assert all(guarded not in table for table in runner.tables)
@@ -110,7 +113,19 @@ def test_actions_that_a_model_leaves_out_are_not_missed():
 def test_a_state_that_is_reached_no_more_kills():
     result, runner = judged(FENCE.id, ReachPeerReadLateDone=Output(kind="ok"))
     assert (result.verdict, result.killed_by) == ("killed", "ReachLateDone")
-    assert runner.asked[:3] == ["MCPeerReadSmall", "MCPeerSmall", "MCPeerReadSmallLive"]
+    battery = ["MCPeerReadSmall", "MCPeerReadSmallTwice", "MCPeerSmall"]
+    assert runner.asked[:5] == [*battery, "MCPeerReadSmallLive", "MCPeerProgress"]
+    assert runner.asked[5].startswith("Reach")
+    assert runner.counted == battery, "dead actions are looked for where nothing else objects"
+
+
+def test_an_edge_more_makes_nothing_unreachable():
+    dead = Output(kind="ok", coverage={"Abort": 0})
+    says = {"MCPeerReadSmall": dead, "ReachPeerReadLateDone": Output(kind="ok")}
+    result, runner = judged("read:failed:retire:rogue=settled", **says)
+    assert result.verdict == "survived"
+    assert runner.counted == []
+    assert all(name.startswith("MC") for name in runner.asked)
 
 
 def test_what_nothing_notices_the_loader_may_refuse():

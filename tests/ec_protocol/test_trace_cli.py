@@ -58,6 +58,7 @@ def test_the_answer_has_what_scripts_rely_on(checked: dict[str, Any]) -> None:
     assert list(checked) == ["good", "bad", "empty", "torn", "none"]
     for trace in checked.values():
         assert {"file", "records", "accepted", "failed_at"} <= set(trace)
+        assert trace["files"] == [trace["file"]]
     good = checked["good"]
     assert (good["accepted"], good["failed_at"]) == (True, None)
     assert good["records"] == checked["bad"]["records"] == 16

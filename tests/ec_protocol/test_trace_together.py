@@ -71,6 +71,8 @@ def test_the_command_groups_them(heap: list[Path]) -> None:
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["ok"]) == (0, True)
     assert [trace["processes"] for trace in answer["traces"]] == [2, 2, 1]
+    assert [len(trace["files"]) for trace in answer["traces"]] == [2, 2, 1]
+    assert {file for trace in answer["traces"] for file in trace["files"]} == set(map(str, heap))
     shown = answer["coverage"]
     assert shown["actions"]["ReadDone"] == 2
     assert "Retire" in shown["missing_actions"]
