@@ -6,7 +6,8 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast lint check bench e2e interop clean
+.PHONY: help venv demo test test-fast lint generated pytest models mutants source-mutants beside
+.PHONY: check bench e2e interop clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,6 +18,7 @@ E2E_STAMP := $(E2E)/.installed
 E2E_PIP := $(E2E)/bin/python -m pip --disable-pip-version-check -qq
 comma := ,
 ARGS ?=
+JOBS ?= 2
 BENCH ?= core tier
 
 # A name on PATH may be a shim that fails when it is called, so each candidate
@@ -118,21 +120,36 @@ interop: $(E2E_STAMP)
 	$(call step,wire interop with vLLM's own connector,\
 		$(E2E)/bin/python -m pytest -q -m e2e tests/interop tests/test_traces_of_this_run.py)
 
-test-fast: lint
+generated: $(STAMP)
 	$(call step,generated TLA+ and diagrams match the tables,\
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
+
+pytest: $(STAMP)
 	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
+
+models: $(STAMP)
 	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
-	$(call step,mutants of every guard and effect,$(BIN)/ec-protocol mutants '*guard=*' '*drop-effect*')
+
+mutants: $(STAMP)
+	$(call step,mutants of every guard and effect,\
+		$(BIN)/ec-protocol mutants --jobs $(JOBS) '*guard=*' '*drop-effect*')
+
+source-mutants: $(STAMP)
 	$(call step,mutants of some of the core's source,$(BIN)/ec-protocol mutants --source holds peers deferral)
 
-# What the servers need is unpacked beside the first steps, which leave a core idle.
-test:
-	@log=$$(mktemp); \
-	$(MAKE) --no-print-directory $(E2E_STAMP) >"$$log" 2>&1 & beside=$$!; \
-	$(MAKE) --no-print-directory test-fast || { rc=$$?; kill $$beside 2>/dev/null; rm -f "$$log"; exit $$rc; }; \
-	wait $$beside; rc=$$?; cat "$$log"; rm -f "$$log"; exit $$rc
-	@$(MAKE) --no-print-directory e2e ARGS=
+test-fast: lint generated pytest models mutants source-mutants
+
+# pytest leaves a core idle. Beside it, in a session of its own so that it can be ended as
+# a whole, what the servers need is unpacked and TLC gets the mutants.
+beside: $(E2E_STAMP)
+	@$(MAKE) --no-print-directory mutants JOBS=1
+
+test: lint
+	@log=$$(mktemp); setsid $(MAKE) --no-print-directory beside >"$$log" 2>&1 & beside=$$!; \
+	trap 'kill -- -$$beside 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
+	$(MAKE) --no-print-directory generated pytest || exit; \
+	echo "==> what ran beside them"; wait $$beside; rc=$$?; cat "$$log"; exit $$rc
+	@$(MAKE) --no-print-directory models source-mutants e2e ARGS=
 	@$(MAKE) --no-print-directory interop
 
 clean:
