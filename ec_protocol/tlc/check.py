@@ -27,7 +27,7 @@ COVERED: Final = frozenset({"exhaustive", "edges"})
 
 #: Models that the manifest says to be quicker than this run with a Java that
 #: starts quickly.
-SHORT_SECONDS: Final = 5.0
+SHORT_SECONDS: Final = 8.0
 
 _UPDATE_HINT = (
     "if the change of the spec is meant, run `ec-protocol check {name} --update-manifest` and say "
