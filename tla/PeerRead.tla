@@ -102,19 +102,22 @@ AckOk(a, i) ==
            G == ReadG(f)
        IN  /\ CanRead(a, "ack_ok", G)
            /\ ReadStep(a, "ack_ok", G, f)
+           /\ EntryDoes(slot[a], Asks(ReadEffect(a, "ack_ok", G)))
            /\ net' = net \cup Released(a, "ack_ok", G, i)
            /\ src' = [src EXCEPT ![a] = IF read'[a] # "granted" THEN Wild
                                         ELSE IF IncarnationCheck \/ session \in {0, i} THEN i
                                         ELSE Wild]
            /\ ev' = {EvRead(a, "ack_ok", G)}
     /\ session' = IF IncarnationCheck \/ session = 0 THEN i ELSE session
-    /\ UNCHANGED <<tiers, slot, dst, handle, plane, producer>>
+    /\ UNCHANGED <<free, retired, bytes, slot, dst, handle, plane, producer>>
 
 Nacked(a, t, e) ==
     /\ \E m \in Acks(t) : Named(m, a)
     /\ ReadStep(a, e, {}, 0)
+    /\ EntryDoes(slot[a], Asks(ReadEffect(a, e, {})))
+    /\ net' = net \cup Released(a, e, {}, src[a])
     /\ ev' = {EvRead(a, e, {})}
-    /\ UNCHANGED <<tiers, slot, dst, src, handle, session, plane, net, producer>>
+    /\ UNCHANGED <<free, retired, bytes, slot, dst, src, handle, session, plane, producer>>
 
 AckRetry(a) ==
     /\ CanRead(a, "ack_retry", {})
@@ -138,10 +141,11 @@ DropAck(a, i) ==
 \* Attempt a ends, on event e, before anything was posted.
 EndUnposted(a, e, G) ==
     /\ ReadStep(a, e, G, 0)
+    /\ EntryDoes(slot[a], Asks(ReadEffect(a, e, G)))
     /\ net' = net \cup Released(a, e, G, src[a])
     /\ src' = [src EXCEPT ![a] = Wild]
     /\ ev' = {EvRead(a, e, G)}
-    /\ UNCHANGED <<tiers, slot, dst, handle, session, plane, producer>>
+    /\ UNCHANGED <<free, retired, bytes, slot, dst, handle, session, plane, producer>>
 
 AckTimeout(a) ==
     /\ CanRead(a, "ack_timeout", {})
@@ -166,7 +170,7 @@ PostRead(a) ==
     /\ CanRead(a, "post_read", ReadG(fence[a]))
     /\ LET G == ReadG(fence[a])
            s == slot[a]
-       IN  IF Effect(ReadFrom[read[a]], read[a], "post_read", G) # "post"
+       IN  IF ReadEffect(a, "post_read", G) # "post"
            THEN EndUnposted(a, "post_read", G)
            ELSE /\ ReadStep(a, "post_read", G, fence[a])
                 /\ EntryStep(s, "begin_write", {})
@@ -192,16 +196,13 @@ ReadDone(a) ==
     /\ dma[a] = "completed"
     /\ LET G == ReadG(fence[a])
            s == slot[a]
-           effect == Effect(ReadFrom[read[a]], read[a], "read_done", G)
-           e == CASE effect = "promote" -> "write_landed"
-                  [] effect = "drop_bytes" -> "write_ended"
-                  [] OTHER -> ""
+           e == Asks(ReadEffect(a, "read_done", G))
        IN  /\ CanRead(a, "read_done", G)
            /\ ReadStep(a, "read_done", G, fence[a])
-           /\ EntryStep(s, e, {})
+           /\ EntryDoes(s, e)
            /\ slot' = [slot EXCEPT ![a] = IF e = "write_landed" THEN 0 ELSE @]
            /\ bytes' = IF e = "write_landed" THEN bytes ELSE Gone(s)
-           /\ ev' = {EvRead(a, "read_done", G), EvEntry(s, e, {})}
+           /\ ev' = {EvRead(a, "read_done", G)} \cup EvEntryDoes(s, e)
     /\ Forget(a)
     /\ UNCHANGED <<free, retired, session, seen, net, producer>>
 
@@ -212,46 +213,51 @@ ReadLost(a, e) ==
     /\ read[a] # "quarantined"
     /\ CanRead(a, e, {})
     /\ ReadStep(a, e, {}, 0)
-    /\ IF Effect(ReadFrom[read[a]], read[a], e, {}) = "fall_back"
-         THEN EntryStep(slot[a], "write_lost", {})
-         ELSE UNCHANGED <<entry, names, at>>
+    /\ EntryDoes(slot[a], Asks(ReadEffect(a, e, {})))
     /\ handle' = [handle EXCEPT ![a] = KeepHandles \/ e # "peer_lost"]
-    /\ ev' = {EvRead(a, e, {}), EvEntry(slot[a], "write_lost", {})}
+    /\ ev' = {EvRead(a, e, {})} \cup EvEntryDoes(slot[a], Asks(ReadEffect(a, e, {})))
     /\ UNCHANGED <<free, retired, bytes, slot, dst, src, session, plane, net, producer>>
 
 \* A completion, a confirmed abort or the end of the endpoint was seen.
 Proof(a) == handle[a] /\ (dma[a] \in Over \/ ~ProofRequired)
 
+\* Attempt a settles on event e: its blocks are freed (the entry takes event `freeing`),
+\* retired, or left with the entry, as the edge says. Who is tied to no entry has none
+\* to end. Without RetryOwnsBlocks those that are left are free as well.
+Ends(a, e, G, freeing) ==
+    LET s == slot[a]
+        x == CASE ReadEffect(a, e, G) = "free_blocks"   -> freeing
+               [] ReadEffect(a, e, G) = "retire_blocks" -> "retire"
+               [] OTHER                                 -> ""
+    IN  /\ x # "" => s # 0
+        /\ ReadStep(a, e, G, 0)
+        /\ slot' = [slot EXCEPT ![a] = 0]
+        /\ EntryDoes(s, x)
+        /\ free' = CASE x = ""     -> IF RetryOwnsBlocks \/ s = 0 THEN free ELSE free \cup {at[s]}
+                     [] x = "retire" /\ ~HeldQuarantine -> free \cup {at[s]}
+                     [] OTHER      -> FreeAfter(s, x, {})
+        /\ retired' = IF /\ x = "retire"
+                         /\ EntryEffect(s, x, {}) = "retire_blocks"
+                         /\ HeldQuarantine
+                         /\ CountRetired
+                      THEN [retired EXCEPT ![at[s]] = a] ELSE retired
+        /\ bytes' = IF x = freeing THEN Gone(s) ELSE bytes
+        /\ ev' = {EvRead(a, e, G)} \cup EvEntryDoes(s, x)
+
 DmaEnded(a) ==
     /\ Proof(a)
     /\ CanRead(a, "dma_ended", {})
-    /\ Effect(ReadFrom[read[a]], read[a], "dma_ended", {}) = "free_blocks"
-    /\ ReadStep(a, "dma_ended", {}, 0)
-    /\ EntryStep(slot[a], "dma_ended", {})
-    /\ free' = FreeAfter(slot[a], "dma_ended", {})
-    /\ slot' = [slot EXCEPT ![a] = 0]
-    /\ bytes' = Gone(slot[a])
+    /\ Ends(a, "dma_ended", {}, "dma_ended")
     /\ Forget(a)
-    /\ ev' = {EvRead(a, "dma_ended", {}), EvEntry(slot[a], "dma_ended", {})}
-    /\ UNCHANGED <<retired, session, seen, net, producer>>
+    /\ UNCHANGED <<session, seen, net, producer>>
 
 \* The bound of the quarantine is a clock, so it may come at any time. The
 \* timer belongs to the handle.
 Retire(a) ==
     /\ handle[a]
     /\ CanRead(a, "retire", {})
-    /\ Effect(ReadFrom[read[a]], read[a], "retire", {}) = "retire_blocks"
-    /\ ReadStep(a, "retire", {}, 0)
-    /\ EntryStep(slot[a], "retire", {})
-    /\ free' = IF HeldQuarantine THEN FreeAfter(slot[a], "retire", {})
-                                 ELSE free \cup {at[slot[a]]}
-    /\ retired' = IF /\ EntryEffect(slot[a], "retire", {}) = "retire_blocks"
-                     /\ HeldQuarantine
-                     /\ CountRetired
-                  THEN [retired EXCEPT ![at[slot[a]]] = a] ELSE retired
-    /\ slot' = [slot EXCEPT ![a] = 0]
-    /\ ev' = {EvRead(a, "retire", {}), EvEntry(slot[a], "retire", {})}
-    /\ UNCHANGED <<bytes, dst, src, handle, session, plane, net, producer>>
+    /\ Ends(a, "retire", {}, "dma_ended")
+    /\ UNCHANGED <<dst, src, handle, session, plane, net, producer>>
 
 Reclaim(a, b) ==
     /\ retired[b] = a
@@ -266,26 +272,10 @@ Reclaim(a, b) ==
 \* `again`: the fetch has budget for another attempt and somebody still waits.
 \* Whether it has is left open.
 Settle(a, again) ==
-    /\ read[a] # "absent"
-    /\ LET G == IF again THEN {"retry_left"} ELSE {}
-           effect == Effect(ReadFrom[read[a]], read[a], "settle", G)
-           s == slot[a]
-       IN  /\ CanRead(a, "settle", G)
-           /\ ReadStep(a, "settle", G, 0)
-           /\ slot' = [slot EXCEPT ![a] = 0]
-           /\ IF effect = "free_blocks"
-              THEN /\ EntryStep(s, "cancel", {})
-                   /\ free' = FreeAfter(s, "cancel", {})
-                   /\ ev' = {EvRead(a, "settle", G), EvEntry(s, "cancel", {})}
-              ELSE \* Blocks are kept for an attempt that has some; only of one that
-                   \* is done, whose entry is ready, is nothing left to do.
-                   /\ IF s = 0 THEN effect = "" ELSE effect = "keep_blocks"
-                   /\ UNCHANGED <<entry, names, at>>
-                   \* Without the safeguard the blocks are both kept and freed.
-                   /\ free' = IF effect = "keep_blocks" /\ ~RetryOwnsBlocks
-                              THEN free \cup {at[s]} ELSE free
-                   /\ ev' = {EvRead(a, "settle", G)}
-    /\ UNCHANGED <<retired, bytes, dst, src, handle, session, plane, net, producer>>
+    LET G == IF again THEN {"retry_left"} ELSE {}
+    IN  /\ CanRead(a, "settle", G)
+        /\ Ends(a, "settle", G, "cancel")
+        /\ UNCHANGED <<dst, src, handle, session, plane, net, producer>>
 
 -----------------------------------------------------------------------------
 \* Data plane (environment). A DMA takes the bytes of its source over some

@@ -127,9 +127,11 @@ ReadStep(a, e, G, f) ==
     IN  /\ read' = [read EXCEPT ![a] = to]
         /\ fence' = [fence EXCEPT ![a] = IF to \in Fenced \cup {"done"} THEN f ELSE 0]
 
+ReadEffect(a, e, G) == Effect(ReadFrom[read[a]], read[a], e, G)
+
 \* The grant of attempt a by incarnation i is given back where the edge says so.
 Released(a, e, G, i) ==
-    IF Effect(ReadFrom[read[a]], read[a], e, G) = "release_grant" THEN {Notice(a, i)} ELSE {}
+    IF ReadEffect(a, e, G) = "release_grant" THEN {Notice(a, i)} ELSE {}
 
 CanEntry(s, e, G) == CanFire(EntryFrom[entry[s]], entry[s], e, G)
 EvEntry(s, e, G)  == Ev("entry", EntryFrom[entry[s]], entry[s], e, G)
@@ -144,6 +146,15 @@ EntryStep(s, e, G) ==
 
 EntryEffect(s, e, G) == Effect(EntryFrom[entry[s]], entry[s], e, G)
 FreeAfter(s, e, G)   == IF EntryEffect(s, e, G) = "free_blocks" THEN free \cup {at[s]} ELSE free
+
+\* What the effect of a read edge asks of the entry in slot s: the entry event that does
+\* it, "" for none. An event that the entry's state has no edge for is an error of TLC.
+Asks(effect) == CASE effect = "promote"       -> "write_landed"
+                  [] effect = "drop_bytes"    -> "write_ended"
+                  [] effect = "fall_back"     -> "write_lost"
+                  [] OTHER                    -> ""
+EntryDoes(s, e)   == IF e = "" THEN UNCHANGED <<entry, names, at>> ELSE EntryStep(s, e, {})
+EvEntryDoes(s, e) == IF e = "" THEN {} ELSE {EvEntry(s, e, {})}
 
 \* The producer's entry loses one holder.
 UnpinG == IF pins = 1 THEN {"last_holder"} ELSE {}
