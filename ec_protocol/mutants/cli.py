@@ -95,7 +95,7 @@ def mutants(
         _stop(str(exc), as_json)
     results = [_explained(result, explanations) for result in results]
     old = unknown_patterns(explanations, all_mutants())
-    old += stale(explanations, chosen, [r.mutant for r in results if r.verdict == EXPLAINED])
+    old += stale(explanations, [r.mutant for r in results if r.verdict == KILLED])
     for pattern in old:
         err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
     bare = [s for s in by_hand if not s.configs]
@@ -227,8 +227,7 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
     except ECError as exc:
         _stop(str(exc), as_json)
     rows = [SourceRow.judged(m, outcomes[index], explanations) for index, m in enumerate(found)]
-    explained = [row.mutant for row in rows if row.verdict == EXPLAINED]
-    old = stale(explanations, found, explained)
+    old = stale(explanations, [row.mutant for row in rows if row.verdict == KILLED])
     if not names:
         old += unknown_patterns(explanations, found)
     totals = Counter(row.verdict for row in rows)

@@ -5,7 +5,8 @@ The file is ``{"version": 1, "models": [...], "core": [...], "source": [...]}``;
 lists hold ``{"reason": "...", "mutants": ["pattern", ...]}``. ``models`` is about mutants
 of the tables and the TLA+ models, ``core`` about the same and the Python core, ``source``
 about mutants of the core's source. A pattern is a mutant's id, or one with ``*`` for any
-text. An entry that explains no surviving mutant is stale and an error.
+text. A reason for a mutant that something notices is stale and an error, so a pattern
+covers survivors alone.
 """
 
 from __future__ import annotations
@@ -106,21 +107,12 @@ def reason_for(explanations: Iterable[Explanation], mutant: Named) -> str | None
     return None
 
 
-def stale(
-    explanations: Iterable[Explanation], tried: Iterable[Named], alive: Iterable[Named]
-) -> list[str]:
-    """Patterns whose mutants were all tried and none of which survived.
+def stale(explanations: Iterable[Explanation], killed: Iterable[Named]) -> list[str]:
+    """Ids of mutants that have a reason although something noticed them.
 
     Args:
         explanations: Of one side.
-        tried: The mutants of this run.
-        alive: Those that nothing noticed.
+        killed: The mutants of this run that were killed.
     """
-    tried, alive = list(tried), list(alive)
-    return [
-        pattern
-        for explanation in explanations
-        for pattern in explanation.patterns
-        if any(matches(m.id, pattern) for m in tried)
-        and not any(matches(m.id, pattern) for m in alive)
-    ]
+    reasons = tuple(explanations)
+    return [mutant.id for mutant in killed if reason_for(reasons, mutant) is not None]

@@ -119,6 +119,20 @@ def test_a_state_that_is_reached_no_more_kills():
     assert runner.counted == battery, "dead actions are looked for where nothing else objects"
 
 
+def test_what_breaks_down_after_the_battery_gives_no_verdict_either():
+    for name in ("ReachPeerReadLateDone", "MCPeerReadSmall"):
+
+        class Breaks(Runner):
+            def run(self, job, on_progress=lambda distinct: None, name=name):
+                run = super().run(job)
+                asked = job.cfg == f"{name}.cfg" and (job.coverage or name.startswith("Reach"))
+                return Run(Output(kind="crash", message="no memory"), 0.5, 1) if asked else run
+
+        judge = ModelJudge(load_manifest(tla_dir()), Breaks())  # type: ignore[arg-type]
+        (result,) = run_mutants([FENCE], judge, jobs=1)
+        assert (result.verdict, result.model, result.detail) == ("failed", name, "no memory")
+
+
 def test_an_edge_more_makes_nothing_unreachable():
     dead = Output(kind="ok", coverage={"Abort": 0})
     says = {"MCPeerReadSmall": dead, "ReachPeerReadLateDone": Output(kind="ok")}
@@ -174,9 +188,10 @@ def test_patterns_cover_ids_and_the_first_reason_counts():
 
 def test_a_reason_for_what_is_killed_is_stale():
     reasons = [Explanation("because", (FENCE.id, "peer:*"))]
-    assert stale(reasons, [FENCE], [FENCE]) == []
-    assert stale(reasons, [FENCE], []) == [FENCE.id]
-    assert stale(reasons, [], []) == []
+    assert stale(reasons, []) == []
+    assert stale(reasons, [FENCE]) == [FENCE.id]
+    wide = [Explanation("because", ("read:granted:*",))]
+    assert stale(wide, [FENCE]) == [FENCE.id], "also if the pattern explains others"
 
 
 def entries(models: str) -> str:
