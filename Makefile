@@ -147,8 +147,8 @@ beside: $(E2E_STAMP)
 test: lint
 	@log=$$(mktemp); setsid $(MAKE) --no-print-directory beside >"$$log" 2>&1 & beside=$$!; \
 	trap 'kill -- -$$beside 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
-	$(MAKE) --no-print-directory generated pytest || exit; \
-	echo "==> what ran beside them"; wait $$beside; rc=$$?; cat "$$log"; exit $$rc
+	$(MAKE) --no-print-directory generated pytest || { rc=$$?; cat "$$log"; exit $$rc; }; \
+	wait $$beside; rc=$$?; echo "==> beside them"; cat "$$log"; exit $$rc
 	@$(MAKE) --no-print-directory models source-mutants e2e ARGS=
 	@$(MAKE) --no-print-directory interop
 
