@@ -26,6 +26,11 @@ NoReadTimeoutSpec == Spec /\ FairnessBut("ReadTimeout")
 NoRetireSpec      == Spec /\ FairnessBut("Retire")
 NoSettleSpec      == Spec /\ FairnessBut("Settle")
 
+\* For the config in which a request comes again after its grant is over (EC-5.7 speaks
+\* of one that is outstanding): the attempt is granted anew, with a whole lease.
+FreshAgain(a) == \/ grant[a] = "absent" /\ Unanswered(a)
+                 \/ grant[a] \in GrantTerminal
+
 -----------------------------------------------------------------------------
 \* What must be reachable, or the invariants would hold of nothing. Each of
 \* these is to be violated.

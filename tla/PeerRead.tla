@@ -315,14 +315,14 @@ DmaStop(a) ==
 
 \* A request is answered once by each incarnation: ZeroMQ does not repeat it.
 Unanswered(a) == \A m \in net : m.type \in AckTypes => (m.of # a \/ m.inc # inc)
+Fresh(a) == grant[a] = "absent" /\ Unanswered(a)
 Answer(t, a)  == net' = net \cup {Ack(t, a, h, inc) : h \in Asked(a)}
 
 Grant(a) ==
     /\ names[Origin] \in Asked(a)
-    /\ Unanswered(a)
+    /\ Fresh(a)
     /\ \/ CanEntry(Origin, "pin", {})
        \/ ~ServeReadyOnly /\ entry[Origin] \in {"allocated", "saving"}
-    /\ grant[a] = "absent"
     /\ grant' = [grant EXCEPT ![a] = GrantInitial]
     /\ lease' = [lease EXCEPT ![a] = Lease]
     /\ pins' = pins + 1
