@@ -106,7 +106,7 @@ StateMeansInv ==
         /\ read[a] = "done" => ~handle[a] /\ dma[a] = "none" /\ slot[a] = 0
         /\ read[a] \in {"absent", "settled"} => slot[a] = 0
 
-\* EC-5.11: whoever gives a grant back was granted one, by the process that it tells.
+\* EC-5.11: a notice is sent for a grant that was made, and to the process that made it.
 NoticedInv ==
     \A n \in net : n.type = "notice" => \E m \in Acks("ok") : m.of = n.of /\ m.inc = n.inc
 
@@ -152,7 +152,7 @@ RetryProp ==
         (read[a] # "retryable" /\ read'[a] = "retryable")
             => fence[a] <= MinRead \/ \E m \in Acks("retry") : m.of = a]_vars
 
-\* EC-5.8: and whoever may try again does not fall back.
+\* EC-5.12: whoever may try again does not fall back.
 TriedAgainProp ==
     [][\A x \in ev' :
         /\ (x[1] = "read" /\ x[3] = "ack_retry") => x[4] = "retryable"
@@ -174,17 +174,18 @@ OnwardProp ==
             /\ read'[a] = "settled" => Stage(read[a]) = 4
        /\ (\E x \in ev' : x[1] = "read") => read' # read]_vars
 
-\* EC-5.9: what has failed leaves nothing behind that local compute would have to wait
-\* for, and what is no longer in doubt is not quarantined.
+\* EC-5.9, EC-6.2: the blocks of an attempt that failed do not stay allocated, and those of
+\* one that is no longer in doubt not quarantined. (A retryable one may leave them to the
+\* next attempt or not: ReachRetrySameBlocks, ReachGivesUp.)
 SettledProp ==
     [][\A a \in Attempts :
         (read[a] \in {"failed", "quarantined"} /\ read'[a] = "settled")
             => entry'[slot[a]] = "freed"]_vars
 
-\* EC-9.2: a peer that is lost is told nothing.
+\* EC-5.11: to a peer that is lost nothing is said.
 LostProp == [][(\E x \in ev' : x[1] = "read" /\ x[3] = "peer_lost") => net' = net]_vars
 
-\* EC-5.11: whoever will not use a grant says so, unless it is gone with its process.
+\* EC-5.11: whoever will not use a grant says so, unless its peer is lost.
 ReleasedProp ==
     [][\A a \in Attempts :
         (/\ read'[a] \notin {read[a], "reading"}
