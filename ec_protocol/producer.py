@@ -5,7 +5,8 @@ Only servable entries are granted (ServeReadyOnly). A grant belongs to one attem
 and is released by that attempt's own completion notice or by the end of its
 lease; nothing else releases it (AttemptIdentity). One peer can pin a bounded
 share of the region only, so a peer that asks for everything and completes
-nothing cannot pin the tier solid.
+nothing cannot pin the tier solid. An encoding that is larger than a bound can be
+read nevertheless, one grant at a time (EC-5.10).
 
 Pump thread, under the tier's lock. Never raises because of what a peer sent.
 """
@@ -89,8 +90,10 @@ class ProducerGrants:
         agent_metadata: The data plane agent's metadata; set by the pump once the
             agent exists. Requests before that are answered NACK_NOT_READY.
         peer_quota: Share of the region one peer may pin, 0 to 1; its first grant
-            is always allowed.
-        grant_quota: Share of the region that all grants together may pin, likewise.
+            is within it, however large.
+        grant_quota: Share of the region that all grants together may pin, 0 to 1. What
+            is larger is granted while there is no other grant, and not again until a
+            lease after its end.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class ProducerGrants:
         self.quota_blocks = int(tier.num_blocks * peer_quota)
         self.grant_quota_blocks = int(tier.num_blocks * grant_quota)
         self.granted_blocks = 0
+        self._large_again_at = float("-inf")
         self._granted: Counter[Entry] = Counter()
         self.counters: Counter[str] = Counter()
         self._grants: dict[int, Grant] = {}
@@ -158,7 +162,7 @@ class ProducerGrants:
             # Another attempt under the same session, or one without an id, is not this one.
             same_key = self._by_key.get(key, ())
             known = next((g for g in same_key if g.attempt_id == req.attempt_id), None)
-        judged = self._judge(identity, req, again=known is not None)
+        judged = self._judge(identity, req, now, again=known is not None)
         if isinstance(judged, Entry):
             if known is not None:
                 # The same request again: same pin, and only what is left of its lease.
@@ -176,7 +180,9 @@ class ProducerGrants:
             incarnation=self.incarnation if req.attempt_id is not None else "",
         )
 
-    def _judge(self, identity: bytes, req: XferReq, *, again: bool) -> Entry | XferStatus:
+    def _judge(
+        self, identity: bytes, req: XferReq, now: float, *, again: bool
+    ) -> Entry | XferStatus:
         """What the request may have: the entry, or a refusal."""
         if req.connector_version not in (0, *wire.VERSIONS):
             return XferStatus.NACK_VERSION
@@ -195,20 +201,29 @@ class ProducerGrants:
         if req.attempt_id is not None and len(entry.extents) > wire.MAX_EXTENTS:
             self.counters["too_many_extents"] += 1
             return XferStatus.NACK_INTERNAL
+        if again:
+            # Answering an open grant once more pins nothing more.
+            return entry
         held = self._peer_blocks[identity]
-        # Answering an open grant once more pins nothing more.
-        if held and not again and held + entry.num_blocks > self.quota_blocks:
+        if held and held + entry.num_blocks > self.quota_blocks:
             self.counters["over_quota"] += 1
             return XferStatus.NACK_NOT_READY
         # Identities are the peers' own choice, so all of them together have a bound too.
-        more = 0 if entry in self._granted else entry.num_blocks
-        if self.granted_blocks and more and self.granted_blocks + more > self.grant_quota_blocks:
+        if not self._all_may_pin(entry, now):
             self.counters["over_grant_quota"] += 1
             return XferStatus.NACK_NOT_READY
-        if not again and len(self._grants) >= MAX_GRANTS:
+        if len(self._grants) >= MAX_GRANTS:
             self.counters["too_many_grants"] += 1
             return XferStatus.NACK_NOT_READY
         return entry
+
+    def _all_may_pin(self, entry: Entry, now: float) -> bool:
+        """Whether the bound of all grants together allows one more on this entry."""
+        if entry.num_blocks > self.grant_quota_blocks:
+            # Readers that took turns would otherwise pin the region for ever.
+            return not self._grants and now >= self._large_again_at
+        more = 0 if entry in self._granted else entry.num_blocks
+        return self.granted_blocks + more <= self.grant_quota_blocks
 
     def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> None:
         """Action ``Grant``."""
@@ -280,7 +295,7 @@ class ProducerGrants:
         grant = grants[0]
         named = notice not in self._ambiguous
         try:
-            self._end(grant, "complete", _NAMED if named else 0)
+            self._end(grant, "complete", _NAMED if named else 0, now)
         except RemoteProtocolError:
             self.counters["ambiguous_notices"] += 1
             return
@@ -305,13 +320,13 @@ class ProducerGrants:
             self._expire(grant, now, "shutdown")
 
     def _expire(self, grant: Grant, now: float, why: str) -> None:
-        self._end(grant, "expire", 0)
+        self._end(grant, "expire", 0, now)
         self.counters["expired"] += 1
         if grant.attempt_id is None:
             self._ambiguous[grant.key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
         self._record(grant, "Expire", now, why=why)
 
-    def _end(self, grant: Grant, event: str, guards: int) -> None:
+    def _end(self, grant: Grant, event: str, guards: int, now: float) -> None:
         before = grant.state
         grant.state = GRANT.fire(before, event, guards).state
         if self.tier.trace is not None:
@@ -328,6 +343,8 @@ class ProducerGrants:
         self._peer_blocks[grant.identity] -= grant.entry.num_blocks
         if not self._peer_blocks[grant.identity]:
             del self._peer_blocks[grant.identity]
+        if grant.entry.num_blocks > self.grant_quota_blocks:
+            self._large_again_at = now + self.timing.lease_s
         self.tier.unpin(grant.entry, ("grant", grant.grant_id))
 
     def _record(self, grant: Grant, action: str, now: float, **args: Any) -> None:

@@ -2,12 +2,16 @@
 -------------------------------- MODULE Quota --------------------------------
 \* A producer among peers that ask for everything and complete nothing (F11).
 \* Grants are judged by two bounds (EC-5.10): what one peer pins, and what all of
-\* them pin together, each with its first grant free. Meanwhile the producer's own
+\* them pin together. An encoding may be larger than either and is granted
+\* nevertheless, or nobody could ever read it: beyond the first bound while its
+\* grant is the only one of its peer, beyond the second while it is the only one
+\* of all, and then with a pause before the next. Meanwhile the producer's own
 \* engine wants room for encodings of its own.
 \*
 \* A lease may end at any moment and a peer asks again at once, so the end of
-\* leases alone gives the engine nothing: that is what the bounds are for. What an
-\* ack says, and what a consumer does with it, is PeerRead's part.
+\* leases alone gives the engine nothing: that is what the bounds are for, and
+\* the pause. What an ack says, and what a consumer does with it, is PeerRead's
+\* part.
 
 EXTENDS Lifecycle, Naturals, FiniteSets
 
@@ -23,16 +27,21 @@ CONSTANTS
 
 CONSTANTS           \* Safeguards, TRUE except in bug configs.
     PeerShare,      \* What one peer pins is bounded.
-    GrantShare      \* What all grants together pin is bounded.
+    GrantShare,     \* What all grants together pin is bounded.
+    LargeAlone,     \* An encoding beyond that bound is granted while nothing else is.
+    LargePause      \* Not so again until the engine had its turn.
+
+ASSUME GrantQuota < Capacity /\ \A e \in Enc : Size[e] <= Capacity
 
 VARIABLES
     est,            \* [Enc -> EntryStates]; "freed" also before the first use.
     gst,            \* [Slots -> GrantStates]; "expired" also before the first use.
     who,            \* [Slots -> the peer that an outstanding grant is for]
     what,           \* [Slots -> the encoding that it pins]
-    want            \* The encoding that the engine wants room for, or None.
+    want,           \* The encoding that the engine wants room for, or None.
+    paused          \* A grant beyond the bound of all has ended; no other yet.
 
-vars == <<est, gst, who, what, want>>
+vars == <<est, gst, who, what, want, paused>>
 
 -----------------------------------------------------------------------------
 Open == {g \in Slots : gst[g] \notin GrantTerminal}
@@ -52,12 +61,13 @@ Sum(S) == IF S = {} THEN 0
 
 Owned == Blocks({e \in Enc : est[e] # "freed"})
 Servable(e) == est[e] \in {"ready", "pinned"}
+Large(e) == Size[e] > GrantQuota
 
 PeerRoom(p, e) ==
     PeerShare => OpenOf(p) = {} \/ Sum(OpenOf(p)) + Size[e] <= PeerQuota
 GrantRoom(e) ==
-    GrantShare => Granted \subseteq {e} \/ e \in Granted
-                  \/ Blocks(Granted) + Size[e] <= GrantQuota
+    IF Large(e) THEN (LargeAlone => Open = {}) /\ (LargePause => ~paused)
+    ELSE GrantShare => e \in Granted \/ Blocks(Granted) + Size[e] <= GrantQuota
 
 -----------------------------------------------------------------------------
 Init ==
@@ -66,6 +76,7 @@ Init ==
     /\ who = [g \in Slots |-> None]
     /\ what = [g \in Slots |-> None]
     /\ want = None
+    /\ paused = FALSE
 
 \* Action Grant. Slots are alike: the lowest one stands for all. A request beyond
 \* a bound is answered NACK_NOT_READY, which changes nothing here.
@@ -78,7 +89,7 @@ Grant(p, e, g) ==
     /\ gst' = [gst EXCEPT ![g] = GrantInitial]
     /\ who' = [who EXCEPT ![g] = p]
     /\ what' = [what EXCEPT ![g] = e]
-    /\ UNCHANGED want
+    /\ UNCHANGED <<want, paused>>
 
 Ends(g, event, G) ==
     LET e == what[g]
@@ -90,6 +101,7 @@ Ends(g, event, G) ==
                    THEN [est EXCEPT ![e] = Fire(EntryEdges, @, "unpin", last)] ELSE est
        /\ who' = [who EXCEPT ![g] = None]
        /\ what' = [what EXCEPT ![g] = None]
+       /\ paused' = (paused \/ Large(e))
        /\ UNCHANGED want
 
 \* Actions Complete, which no peer owes anybody, and Expire.
@@ -101,14 +113,14 @@ Want(e) ==
     /\ want = None
     /\ est[e] = "freed"
     /\ want' = e
-    /\ UNCHANGED <<est, gst, who, what>>
+    /\ UNCHANGED <<est, gst, who, what, paused>>
 
 Evict(x) ==
     /\ want # None
     /\ Owned + Size[want] > Capacity
     /\ CanFire(EntryEdges, est[x], "evict", {})
     /\ est' = [est EXCEPT ![x] = Fire(EntryEdges, @, "evict", {})]
-    /\ UNCHANGED <<gst, who, what, want>>
+    /\ UNCHANGED <<gst, who, what, want, paused>>
 
 Save ==
     /\ want # None
@@ -116,7 +128,20 @@ Save ==
     /\ LET begun == Fire(EntryEdges, EntryInitial, "begin_write", {})
        IN est' = [est EXCEPT ![want] = Fire(EntryEdges, begun, "write_landed", {})]
     /\ want' = None
-    /\ UNCHANGED <<gst, who, what>>
+    /\ UNCHANGED <<gst, who, what, paused>>
+
+\* The pause is as long as a lease, which is longer than the engine takes to make
+\* room and save: while it could do either, the pause goes on.
+EngineCould ==
+    /\ want # None
+    /\ \/ Owned + Size[want] <= Capacity
+       \/ \E x \in Enc : CanFire(EntryEdges, est[x], "evict", {})
+
+PauseEnds ==
+    /\ paused
+    /\ ~EngineCould
+    /\ paused' = FALSE
+    /\ UNCHANGED <<est, gst, who, what, want>>
 
 Next ==
     \/ \E p \in Peers, e \in Enc, g \in Slots : Grant(p, e, g)
@@ -125,6 +150,7 @@ Next ==
     \/ \E e \in Enc : Want(e)
     \/ \E x \in Enc : Evict(x)
     \/ Save
+    \/ PauseEnds
 
 Spec == Init /\ [][Next]_vars
 
@@ -142,25 +168,33 @@ TypeOK ==
     /\ \A g \in Slots : IF gst[g] = "granted" THEN who[g] \in Peers /\ what[g] \in Enc
                         ELSE who[g] = None /\ what[g] = None
     /\ want \in Enc \cup {None}
+    /\ paused \in BOOLEAN
 
 \* EC-2.4: pinned means granted to somebody.
 PinSafetyInv == \A e \in Enc : est[e] = "pinned" <=> Pins(e) > 0
 
-\* EC-5.10, the two bounds themselves.
+\* EC-5.10, the two bounds themselves. Beyond the first is only a peer's only
+\* grant, beyond the second only the only grant that there is.
 PeerShareInv ==
     \A p \in Peers : Sum(OpenOf(p)) <= PeerQuota \/ Cardinality(OpenOf(p)) = 1
-GrantShareInv == Blocks(Granted) <= GrantQuota \/ Cardinality(Granted) = 1
+GrantShareInv == Blocks(Granted) <= GrantQuota \/ Cardinality(Open) = 1
 
-\* F11, what the bounds are for. Grants never pin the tier solid ...
-NotSolidInv == Blocks(Granted) < Capacity
+\* F11, what the bounds are for. Grants never pin the tier solid, except by one
+\* encoding that takes all of it ...
+NotSolidInv == Blocks(Granted) < Capacity \/ \E e \in Granted : Size[e] = Capacity
 
-\* ... and one peer alone never takes what is there for the others.
+\* ... and one peer alone never takes what is there for the others: what the bound
+\* of all leaves beside its own bound, or beside the largest encoding that it was
+\* granted, if that alone is more.
 OthersServedInv ==
     \A p, q \in Peers, e \in Enc :
-        (p # q /\ Open = OpenOf(p) /\ Servable(e) /\ Size[e] <= GrantQuota - PeerQuota)
-            => Granted \cap {e} # {} \/ Blocks(Granted) + Size[e] <= GrantQuota
+        (/\ p # q /\ Open = OpenOf(p) /\ Servable(e)
+         /\ Size[e] + PeerQuota <= GrantQuota
+         /\ \A x \in Granted : Size[e] + Size[x] <= GrantQuota)
+            => e \in Granted \/ Blocks(Granted) + Size[e] <= GrantQuota
 
-\* The engine gets the room that the bounds leave, whatever the peers do.
+\* The engine gets the room that the bounds leave, whatever the peers do and however
+\* large what they ask for.
 RoomProp ==
     \A e \in Enc : Size[e] <= Capacity - GrantQuota => (want = e ~> want # e)
 =============================================================================

@@ -14,12 +14,14 @@ from typing import Any, Final
 from ec_protocol.explain.teller import State, changed_keys
 from ec_protocol.explain.tla_value import as_function
 from ec_protocol.scenarios.draft import BLOCKS_EACH, Draft
+from ec_protocol.scenarios.errors import NotExpressible
 
 Move = tuple[str, State]
 
 #: What a state of the model has.
 NEEDS: Final = frozenset({"est", "gst", "who", "what", "want"})
-#: ``SizeMixed`` of MCQuota: A takes two, the others one.
+#: ``SizeMixed`` of MCQuota: A takes two, the others one. No config with other sizes is made
+#: into a schedule.
 _SIZES: Final = {"A": 2}
 _CLAUSE: Final = "EC-5.10"
 
@@ -30,11 +32,19 @@ def schedule(moves: Sequence[Move], constants: Mapping[str, str]) -> Draft:
     Args:
         moves: The behaviour.
         constants: Of the model's config, by name.
+
+    Raises:
+        NotExpressible: An encoding is larger than what all grants may pin.
     """
     capacity = int(constants["Capacity"])
     peer_quota, grant_quota = int(constants["PeerQuota"]), int(constants["GrantQuota"])
     peers = sorted(constants["Peers"].strip("{} ").replace(" ", "").split(","))
     names = [str(name) for name in as_function(moves[0][1]["est"]) or {}]
+    if any(_SIZES.get(name, 1) > grant_quota for name in names):
+        raise NotExpressible(
+            "what an encoding larger than the bounds costs is over with its lease, "
+            "and no schedule ends one alone"
+        )
     quotas = {"peer": peer_quota / capacity, "grants": grant_quota / capacity}
     draft = Draft(
         {

@@ -261,8 +261,8 @@ def test_step_5_nack_internal_falls_back(monkeypatch):
         params = announce(p, ("a", 3))
         judge = type(p.p2p.producer)._judge
 
-        def broken(self: Any, identity: bytes, req: Any, *, again: bool) -> Any:
-            judge(self, identity, req, again=again)
+        def broken(self: Any, identity: bytes, req: Any, now: float, *, again: bool) -> Any:
+            judge(self, identity, req, now, again=again)
             return wire.XferStatus.NACK_INTERNAL
 
         monkeypatch.setattr(type(p.p2p.producer), "_judge", broken)

@@ -42,11 +42,19 @@ def test_f11_the_same_encoding_over_and_over_counts_each_time() -> None:
     assert got == [XferStatus.OK] * 2 + [XferStatus.NACK_NOT_READY] * 2
 
 
-def test_a_peers_first_grant_is_always_allowed() -> None:
-    bench = Bench(blocks=8)
-    bench.producer.save("large", 6 * BLOCK)
+@pytest.mark.clause("EC-5.10")
+def test_what_is_larger_than_a_peers_share_is_its_only_grant() -> None:
+    """Else it could never be read; others are served beside it."""
+    bench = Bench(blocks=20)
+    assert (bench.grants.quota_blocks, bench.grants.grant_quota_blocks) == (10, 18)
+    bench.producer.save("large", 11 * BLOCK)
     assert bench.ask(request(1, "large"), A).status == XferStatus.OK
     assert bench.ask(request(2, "h"), A).status == XferStatus.NACK_NOT_READY
+    assert bench.ask(request(3, "h"), B).status == XferStatus.OK
+    assert bench.ask(request(4, "large"), B).status == XferStatus.NACK_NOT_READY
+    assert bench.grants.counters["over_quota"] == 2
+    bench.grants.on_notice(b"c.3:h", START)
+    assert bench.ask(request(5, "large"), B).status == XferStatus.OK
 
 
 def test_a_duplicate_of_an_open_grant_is_within_its_own_quota() -> None:
@@ -115,20 +123,69 @@ def test_all_peers_together_pin_a_bounded_share() -> None:
     assert (grants.granted_blocks, grants.open_grants) == (0, 0)
 
 
-@pytest.mark.clause("EC-5.10")
-def test_an_entry_larger_than_the_share_of_all_grants_is_granted_alone() -> None:
-    """Else it could never be read; a second reader of it pins nothing more."""
+def with_large() -> Bench:
+    """A region of 20 blocks, of which grants may pin 18, with an encoding of 19 and one of 1."""
     bench = Bench(blocks=20)
     assert bench.grants.grant_quota_blocks == 18
     bench.producer.save("large", 19 * BLOCK)
     bench.producer.save("small", BLOCK)
-    for attempt, peer in enumerate((A, B)):
-        assert bench.ask(request(attempt, "large"), peer).status == XferStatus.OK
+    return bench
+
+
+@pytest.mark.clause("EC-5.10")
+def test_what_is_larger_than_the_share_of_all_grants_is_the_only_grant() -> None:
+    """Else it could never be read; a second reader would only prolong what it costs."""
+    bench = with_large()
+    assert bench.ask(request(1, "small"), A).status == XferStatus.OK
+    assert bench.ask(request(2, "large"), B).status == XferStatus.NACK_NOT_READY
+    bench.grants.on_notice(b"c.1:small", START)
+    assert bench.ask(request(2, "large"), B).status == XferStatus.OK
     assert bench.grants.granted_blocks == 19
-    assert bench.ask(request(3, "small"), b"third").status == XferStatus.NACK_NOT_READY
+    assert bench.ask(request(3, "small"), A).status == XferStatus.NACK_NOT_READY
+    assert bench.ask(request(4, "large"), A).status == XferStatus.NACK_NOT_READY
+    assert bench.grants.counters["over_grant_quota"] == 3
+    again = bench.ask(request(2, "large"), B, START + 1)
+    assert (again.status, again.lease_s) == (XferStatus.OK, LEASE - 1)
     bench.grants.tick(START + LEASE)
-    assert bench.ask(request(4, "small"), b"third").status == XferStatus.OK
+    assert bench.ask(request(5, "small"), A, START + LEASE).status == XferStatus.OK
     assert bench.grants.granted_blocks == 1
+
+
+@pytest.mark.clause("EC-5.10")
+@pytest.mark.parametrize("ends", ["notice", "lease"])
+def test_f11_whoever_asks_for_it_again_and_again_leaves_the_engine_its_room(ends: str) -> None:
+    """Each grant ends, but another at once would pin the region for ever."""
+    bench = with_large()
+    bench.granted(request(1, "large"), A)
+    end = START + 1 if ends == "notice" else START + LEASE
+    if ends == "notice":
+        bench.grants.on_notice(b"c.1:large", end)
+    else:
+        bench.grants.tick(end)
+    for attempt, peer in enumerate((A, B), 2):
+        for now in (end, end + LEASE - 0.001):
+            ack = bench.ask(request(attempt, "large"), peer, now)
+            assert ack.status == XferStatus.NACK_NOT_READY
+    # Others are served meanwhile, and that they are makes the pause no longer.
+    bench.granted(request(4, "small"), A, end + 1)
+    bench.grants.on_notice(b"c.4:small", end + 2)
+    bench.granted(request(5, "large"), B, end + LEASE)
+    bench.grants.on_notice(b"c.5:large", end + LEASE + 1)
+    assert bench.ask(request(6, "large"), A, end + LEASE + 1).status == XferStatus.NACK_NOT_READY
+    assert bench.producer.tier.alloc("room", 2 * BLOCK) is not None
+
+
+@pytest.mark.clause("EC-5.10")
+def test_what_fills_the_share_of_all_grants_has_as_many_readers_as_ask() -> None:
+    bench = Bench(blocks=20)
+    bench.producer.save("full", 18 * BLOCK)
+    bench.granted(request(1, "full"), A)
+    bench.granted(request(2, "full"), B)
+    assert bench.ask(request(3, "h"), b"third").status == XferStatus.NACK_NOT_READY
+    bench.grants.tick(START + LEASE)
+    bench.granted(request(4, "full"), A, START + LEASE)
+    bench.granted(request(5, "full"), B, START + LEASE)
+    assert bench.grants.granted_blocks == 18
 
 
 @pytest.mark.clause("EC-5.10")

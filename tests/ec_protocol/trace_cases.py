@@ -258,7 +258,7 @@ def a_notice_of_another_attempt(world: Recorded) -> None:
     world_granted(world)
     grants = world.producer.grants
     (grant,) = grants._grants.values()
-    grants._end(grant, "complete", GRANT.mask("names_this_attempt"))
+    grants._end(grant, "complete", GRANT.mask("names_this_attempt"), world.now)
     grants._record(grant, "Complete", world.now)
 
 
