@@ -18,6 +18,7 @@ import msgspec
 
 from ec_protocol.conformance.adapter import Factory, Unsupported
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError
+from ec_protocol.conformance.levels import strictest
 from ec_protocol.conformance.links import (
     HistoryError,
     ImplementationError,
@@ -161,6 +162,8 @@ def run_case(case: Case, connect: Callable[[str], Link]) -> Result:
         result.detail = f"not supported: {exc}"
     except CheckFailed as exc:
         level = exc.level or case.level
+        if not exc.level and strictest(clauses().get(exc.clause, "")) == "SHOULD":
+            level = "SHOULD"
         result.verdict = Verdict.FAILED if level == "MUST" else Verdict.NON_STRICT
         result.clause = exc.clause or case.clause
         result.expected, result.seen = exc.expected, exc.seen

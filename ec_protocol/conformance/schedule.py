@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ec_protocol._files import spec_dir, spec_path
+from ec_protocol.conformance.levels import Level, strictest
 from ec_protocol.conformance.steps import VERBS, Repeat, Step, Try
 from ec_protocol.errors import ECError
 from ec_protocol.timing import timer_specs
@@ -37,7 +38,6 @@ AREAS: Final = (
     "config and region",
     "security",
 )
-Level = Literal["MUST", "SHOULD"]
 _EXPECTATIONS: Final = frozenset(
     {"expect", "count", "saves", "loads", "ranks", "started", "reports", "error"}
 )
@@ -105,13 +105,14 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         id: ``EC-5.3/2``, or any name in a scenario file from outside.
         area: One of ``AREAS``.
         title: What happens, in a line.
-        level: MUST or SHOULD.
+        level: MUST or SHOULD; never stricter than the clause.
         clause: The clause; from ``id`` if that has one.
         quote: The sentence of the clause that is tested; the whole clause if empty.
         tags: Such as ``F1``.
         setup: Nodes and sizes.
         steps: The schedule.
         note: For people: where the case comes from.
+        also: Other names of the case: models whose behaviour is the same schedule.
     """
 
     id: str
@@ -124,6 +125,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     setup: Setup
     steps: list[dict[str, Any]]
     note: str = ""
+    also: list[str] = []
     file: str = ""
 
     @property
@@ -227,7 +229,7 @@ def select(cases: list[Case], wanted: list[str]) -> list[Case]:
         return cases
     chosen: set[str] = set()
     for name in wanted:
-        found = {c.id for c in cases if name in (c.id, c.clause, c.area, *c.tags)}
+        found = {c.id for c in cases if name in (c.id, c.clause, c.area, *c.tags, *c.also)}
         if not found:
             raise CaseError(f"{name!r} is no case, clause, tag or area: see conformance list")
         chosen |= found
@@ -237,9 +239,10 @@ def select(cases: list[Case], wanted: list[str]) -> list[Case]:
 def _refuse_twins(cases: list[Case]) -> None:
     seen: dict[str, str] = {}
     for case in cases:
-        if case.id in seen:
-            raise CaseError(f"{case.file}: case {case.id} is in {seen[case.id]} already")
-        seen[case.id] = case.file
+        for name in (case.id, *case.also):
+            if name in seen:
+                raise CaseError(f"{case.file}: case {name} is in {seen[name]} already")
+            seen[name] = case.file
 
 
 def _case(raw: dict[str, Any], document: dict[str, Any], path: Path, where: str) -> Case:
@@ -264,6 +267,12 @@ def _case(raw: dict[str, Any], document: dict[str, Any], path: Path, where: str)
         raise CaseError(f"{where}: no clause {case.clause!r} in PROTOCOL.md")
     if case.quote and case.quote not in clauses()[case.clause]:
         raise CaseError(f"{where}: the quote is not in {case.clause}")
+    levels = {strictest(clauses()[case.clause]), strictest(case.requirement)}
+    bound: Level = "SHOULD" if "SHOULD" in levels else "MUST"
+    if "level" not in raw:
+        case.level = bound
+    elif case.level == "MUST" and bound == "SHOULD":
+        raise CaseError(f"{where}: level MUST, but {case.clause} asks for no more than SHOULD here")
     for timer in case.setup.timers:
         if timer not in timer_specs():
             raise CaseError(f"{where}: no timer is called {timer!r}")

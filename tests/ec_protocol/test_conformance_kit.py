@@ -15,6 +15,7 @@ pytest.importorskip("zmq")
 
 from ec_connector.conformance.ours import Ours
 from ec_protocol.conformance.checks import CheckFailed, ScheduleError, compare
+from ec_protocol.conformance.levels import strictest
 from ec_protocol.conformance.links import HistoryError, InProcess
 from ec_protocol.conformance.runner import (
     Verdict,
@@ -24,7 +25,7 @@ from ec_protocol.conformance.runner import (
     run_case,
     save_history,
 )
-from ec_protocol.conformance.schedule import Case, CaseError, load_file, select
+from ec_protocol.conformance.schedule import Case, CaseError, load_dir, load_file, select
 from ec_protocol.conformance.times import EPS, evaluate
 from ec_protocol.errors import ConfigError
 
@@ -60,6 +61,7 @@ def play(case: Case, factory: Any = Ours) -> Any:
         ({"quote": "It MUST rain."}, "the quote is not in EC-2.2"),
         ({"area": "weather"}, "area 'weather'"),
         ({"level": "MAY"}, "MAY"),
+        ({"level": "MUST", "id": "EC-11.3/1"}, r"EC-11\.3 asks for no more than SHOULD"),
         ({"setup": "nowhere"}, "no setup is called 'nowhere'"),
         ({"setup": {**SETUP, "timers": {"tea_s": 1}}}, "no timer is called 'tea_s'"),
         ({"setup": {"nodes": {"N": {"role": "cook"}}}}, "cook"),
@@ -102,12 +104,42 @@ def test_variants_fill_texts_values_and_keys(tmp_path: Path):
     assert second.steps == [{"store": "y", "at": "N"}]
 
 
-def test_cases_are_chosen_by_id_clause_tag_and_area(tmp_path: Path):
-    case = one(tmp_path, tags=["F6"])
-    for name in ("EC-2.2/1", "EC-2.2", "F6", "tier"):
+def test_cases_are_chosen_by_id_clause_tag_area_and_other_names(tmp_path: Path):
+    case = one(tmp_path, tags=["F6"], also=["Twin"])
+    for name in ("EC-2.2/1", "EC-2.2", "F6", "tier", "Twin"):
         assert select([case], [name]) == [case]
     with pytest.raises(CaseError, match=r"EC-2\.3"):
         select([case], ["EC-2.3"])
+
+
+def test_no_name_is_of_two_cases(tmp_path: Path):
+    content = document(also=["Twin"])
+    content["cases"].append({**content["cases"][0], "id": "Twin", "clause": "EC-2.2", "also": []})
+    write(tmp_path, content)
+    with pytest.raises(CaseError, match=r"case Twin is in cases\.json already"):
+        load_dir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("It MUST NOT rain.", "MUST"),
+        ("It SHOULD rain, and MUST stop.", "MUST"),
+        ("It SHOULD NOT rain.", "SHOULD"),
+        ("It MAY rain.", "SHOULD"),
+        ("It rains; who may say that it should not?", "MUST"),
+    ],
+)
+def test_the_level_of_a_text_is_that_of_its_strongest_keyword(text: str, level: str):
+    assert strictest(text) == level
+
+
+def test_a_case_is_as_strict_as_what_it_tests(tmp_path: Path):
+    assert one(tmp_path).level == "MUST"
+    assert one(tmp_path, id="EC-11.3/1").level == "SHOULD"
+    quote = "A proof that comes later SHOULD put them back."
+    assert one(tmp_path, id="EC-6.3/1").level == "MUST"
+    assert one(tmp_path, id="EC-6.3/1", quote=quote).level == "SHOULD"
 
 
 def test_times():
@@ -194,6 +226,13 @@ def test_a_step_may_be_weaker_than_its_case_and_name_another_clause(tmp_path: Pa
     result = play(one(tmp_path, steps=[STEPS[0], step]), Forgetful)
     assert (result.verdict, result.clause) == (Verdict.NON_STRICT, "EC-3.1")
     assert result.requirement.startswith("A question whether")
+
+
+def test_a_step_that_names_a_should_is_one(tmp_path: Path):
+    step = {"servable": "A", "at": "N", "clause": "EC-11.3"}
+    assert play(one(tmp_path, steps=[STEPS[0], step]), Forgetful).verdict is Verdict.NON_STRICT
+    step["level"] = "MUST"
+    assert play(one(tmp_path, steps=[STEPS[0], step]), Forgetful).verdict is Verdict.FAILED
 
 
 def test_an_invariant_is_always_a_must_and_names_its_own_clause(tmp_path: Path):
