@@ -15,6 +15,7 @@ from ec_connector.conformance.faulty import (  # noqa: F401 - they register them
     asking,
     consumer,
     control,
+    outcomes,
     producer,
     scheduler,
     tier,
