@@ -181,7 +181,8 @@ TypeOK ==
     /\ held \subseteq Requests
     /\ told \subseteq Requests
 
-\* EC-5.9: nobody is deferred longer than the budget, to the next question.
+\* EC-5.9: nobody is deferred longer than the budget and what was left, when it
+\* ended, of the engine's step.
 WithinBudgetInv == \A r \in Requests : Waits(r) => waited[r] <= Limit
 
 \* Only a request that cannot encode for itself fails.

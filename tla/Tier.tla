@@ -401,6 +401,9 @@ LoadLanded(c, r) ==
     /\ ev' = {ReportEv(c, r)} \cup UnpinEv(cp[c].enc, PinLoads)
     /\ UNCHANGED <<engineVars, blk, free, writer, byteVars, stopped>>
 
+\* A planned load whose request is gone before the metadata is built (preemption,
+\* abort), or one that some rank could not copy and that has ended on all. The
+\* entry was there for it either way: PromiseKeptInv.
 \* | slot c             | args.copy          | CopyTable.skip, report |
 LoadSkipped(c) ==
     /\ cp[c].kind = "load"
@@ -644,7 +647,9 @@ PinSafetyInv ==
     \A e \in Enc : /\ pins[e] = Cardinality(holders[e])
                    /\ (holders[e] # {}) <=> (est[e] = "pinned")
 
-\* What the step was promised stays there, and can still be loaded.
+\* What the step was promised stays there until the metadata is built, and can
+\* still be loaded: PlanLoad never lacks it. Whether the load is then wanted, and
+\* whether every rank can copy, is another matter: LoadSkipped.
 PromiseKeptInv ==
     \A e \in asked : Servable(e) /\ \A b \in blk[e] : content[b] = e
 
