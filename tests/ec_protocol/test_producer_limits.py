@@ -186,6 +186,10 @@ def test_what_fills_the_share_of_all_grants_has_as_many_readers_as_ask() -> None
     bench.granted(request(4, "full"), A, START + LEASE)
     bench.granted(request(5, "full"), B, START + LEASE)
     assert bench.grants.granted_blocks == 18
+    bench.grants.tick(START + 2 * LEASE)
+    # It was within the bound, so nothing larger has to pause after it.
+    bench.producer.save("large", 19 * BLOCK)
+    bench.granted(request(6, "large"), A, START + 2 * LEASE)
 
 
 @pytest.mark.clause("EC-5.10")
