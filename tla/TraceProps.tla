@@ -106,13 +106,13 @@ PromiseKeptInv(p, touched) ==
          HoldersOf(s.entries[i], "step") # {} => s.entries[i].state = "pinned"
 
 \* Holds and grants keep no more than their shares (EC-3.6, EC-5.10). Each of a peer's
-\* grants counts, and each entry once of all; the first grant of either may be larger.
+\* grants counts, and each entry once of all; the only grant of either may be larger.
 \* | facts.max_blocks   | facts.holds.max_blocks  | HoldTable.max_blocks        |
 SharesInv(p) ==
     LET s == proc[p]
         f == Run.facts[p]
     IN /\ s.held > 0 => s.held <= f.max_blocks
-       /\ Cardinality(EntriesGiven(s)) > 1 => s.given <= f.grant_quota
+       /\ Cardinality(Given(s)) > 1 => s.given <= f.grant_quota
        /\ \A g \in Given(s) :
             LET identity == s.grants[g].identity
             IN Cardinality(GivenTo(s, identity)) > 1 => s.by_peer[identity] <= f.quota

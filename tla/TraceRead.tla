@@ -304,7 +304,6 @@ Settle(r) ==
 \* Grants
 
 GivenTo(s, identity) == {g \in Given(s) : s.grants[g].identity = identity}
-EntriesGiven(s) == {s.grants[g].entry : g \in Given(s)}
 
 \* | grants[id]         | vars.grant:ID           | Grant.variables             |
 \* | .state             | .state                  | Grant.state                 |

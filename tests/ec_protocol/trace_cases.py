@@ -400,6 +400,17 @@ def more_granted_than_the_share(world: Recorded) -> None:
         world.fetched(name, 5)
 
 
+@case("SharesInv")
+def what_is_larger_than_the_share_granted_twice(world: Recorded) -> None:
+    """F11: its readers could take turns."""
+    grants = world.producer.grants
+    grants._all_may_pin = lambda entry, now: True  # type: ignore[method-assign]
+    world.producer.save("a", 16 * BLOCK)
+    for number in (1, 2):
+        req = XferReq("a", COMPAT, f"s{number}.1", attempt_id=1)
+        assert grants.on_request(b"peer-%d" % number, req, world.now).status == XferStatus.OK
+
+
 @case("the attempt's outcome is applied at once")
 def a_failed_attempt_whose_requests_go_on_waiting(world: Recorded) -> None:
     world_granted(world)
