@@ -58,8 +58,8 @@ def make(
 
     with _errors():
         manifest = load_manifest(tla_dir())
-        models = list(manifest.select(names, "full")) if names else maker.candidates(manifest)
-        for model in models:
+        asked = list(manifest.select(names, "full")) if names else maker.candidates(manifest)
+        for model in asked:
             if model.mode not in ("bug", "simulation"):
                 raise ScenarioError(
                     f"{model.name} is expected to hold: name a model of mode bug or simulation"
@@ -67,13 +67,15 @@ def make(
         folder = out or files.scenario_dir()
         if out is None and checkout_dir() is None:
             raise ScenarioError("this needs a source checkout, or --out DIR")
+        old = files.there(folder)
+        models = files.relatives(asked, manifest, old) if names else asked
         runner = TlcRunner()
 
         def one(model: Model) -> list[maker.Made]:
             try:
                 made = maker.make(model, manifest.folder, runner)
             except NotExpressible as exc:
-                if names:
+                if names and model in asked:
                     raise
                 typer.echo(f"{model.name}: left out: {exc}", err=True)
                 return []
@@ -87,19 +89,26 @@ def make(
                 pool.shutdown(wait=False, cancel_futures=True)
                 runner.stop()
                 raise
-        wanted = files.texts([made for some in found for made in some], folder)
+        now = {model.name for model in models} if names else old.keys()
+        cases = files.settled(
+            [made for some in found for made in some],
+            {name: some for name, some in old.items() if name not in now},
+            manifest,
+        )
+        # Others' files as well: one of them may hold what was found now, or be held.
+        wanted = files.texts(cases, [*old, *(model.name for model in models)], folder)
+        changed = files.stale(wanted)
         if not check:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path, content in wanted.items():
-                path.write_text(content, encoding="utf-8")
-            typer.echo(f"wrote {len(wanted)} files to {folder}")
+            files.write(wanted)
+            kept = sum(text is not None for text in wanted.values())
+            typer.echo(f"wrote {len(changed)} of {kept} files in {folder}")
             return
-        old = files.stale(wanted)
-    for path in old:
-        typer.secho(f"{path.name} is not what its model says now", err=True, fg="red")
-    if old:
+    for path in changed:
+        gone = "should not be there" if wanted[path] is None else "is not what its model says now"
+        typer.secho(f"{path.name} {gone}", err=True, fg="red")
+    if changed:
         raise typer.Exit(1)
-    typer.echo(f"{len(wanted)} files are current")
+    typer.echo(f"the files of {len(models)} models are current")
 
 
 @app.command()

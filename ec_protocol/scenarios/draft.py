@@ -39,6 +39,7 @@ class Draft:
         self.timers = dict(timers)
         self.steps: list[Step] = []
         self.open_requests: dict[str, str] = {}  # name -> node
+        self.end: int | None = None  # where the questions of every scenario begin
         self._note = ""
         self._spare = 0
         self._requests = 0
@@ -124,6 +125,7 @@ class Draft:
     # ------------------------------------------------------------------- the end
     def whatever_is_loaded(self, node: str, encodings: Iterable[str], ranks: int = 1) -> None:
         """A step of its own loads each encoding, where the node promises it."""
+        self.end = len(self.steps) if self.end is None else self.end
         for encoding in encodings:
             self.note(f"whatever {node} serves as {encoding} must be {encoding}")
             name = self.request(node, [encoding])

@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ec_protocol.conformance.levels import strictest
 from ec_protocol.explain.fleet_model import FleetTeller
-from ec_protocol.explain.from_tlc import about, property_comment, state_of
+from ec_protocol.explain.from_tlc import about, clause_texts, property_comment, state_of
 from ec_protocol.explain.peer_model import PeerTeller
 from ec_protocol.explain.peer_read import PeerReadTeller
 from ec_protocol.explain.teller import State
 from ec_protocol.explain.tier_model import TierTeller
 from ec_protocol.scenarios import fleet, peer, peer_read, quota, tier
-from ec_protocol.scenarios.draft import Draft
+from ec_protocol.scenarios.draft import Draft, Step
 from ec_protocol.scenarios.errors import NotExpressible, ScenarioError
+from ec_protocol.scenarios.shown import PLAIN, beside_the_protocol, clause_of
 from ec_protocol.tlc.check import job_for
 from ec_protocol.tlc.manifest import Manifest, Model
 from ec_protocol.tlc.output import Output
@@ -78,9 +80,14 @@ _AREA_OF_SECTION: Final = {
     "9": "peer loss and restart",
     "11": "announcement",
 }
+_AREA_OF_MODULE: Final = {
+    "MCPeer.tla": "peer loss and restart",
+    "MCQuota.tla": "grant",
+    "MCTier.tla": "tier",
+}
 _MODULES: Final = ("MCFleet.tla", "MCPeer.tla", "MCPeerRead.tla", "MCQuota.tla", "MCTier.tla")
-#: Models whose behaviours nothing outside of the model could show.
-_ROGUE: Final = re.compile(r"Rogue|Edge$|Edges$|Type$")
+#: Models that break what holds inside only: edges of the tables, types of variables.
+_INSIDE: Final = re.compile(r"Rogue|Edge$|Edges$|Type$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,8 @@ def candidates(manifest: Manifest) -> list[Model]:
         if model.mode in ("bug", "simulation")
         and model.module in _MODULES
         and not (model.mode == "simulation" and model.module[:-4] not in _WALK_ENDS)
-        and not _ROGUE.search(model.name)
+        and not _INSIDE.search(model.name)
+        and not beside_the_protocol(model, manifest.folder)
     ]
 
 
@@ -117,6 +125,8 @@ def make(model: Model, folder: Path, runner: TlcRunner) -> list[Made]:
         NotExpressible: The schedule language lacks a step of its behaviour.
         ScenarioError: TLC found no behaviour.
     """
+    if beside := beside_the_protocol(model, folder):
+        raise NotExpressible(f"{model.name}: {beside}, which no schedule shows")
     if model.mode == "simulation":
         return [
             _walk(model, folder, runner, seed) for seed in range(FIRST_SEED, FIRST_SEED + WALKS)
@@ -134,7 +144,8 @@ def _counterexample(model: Model, folder: Path, output: Output) -> Made:
     draft = translate(output, folder / model.cfg)
     text = about(folder / model.cfg)
     found = _FINDS.search(text)
-    clauses = [*model.clauses, *_CLAUSE.findall(comment), "EC-1.1"]
+    clauses = [*model.clauses, *_CLAUSE.findall(comment)]
+    clause = clause_of(clauses, draft.steps[: draft.end])
     states = f"The {len(output.trace)} states"
     if model.safeguard.startswith("nothing"):
         note = f"{states} in which {model.name} reaches what its title says, with every safeguard."
@@ -143,7 +154,7 @@ def _counterexample(model: Model, folder: Path, output: Output) -> Made:
             f"{states} of the counterexample of {model.name}, whose model lacks "
             f"{model.safeguard}: {broken} breaks. An implementation that has it survives them."
         )
-    return _case(model.name, model, draft, clauses[0], found[1] if found else text, note)
+    return _case(model.name, model, draft, clause, found[1] if found else text, note)
 
 
 def translate(output: Output, cfg: Path) -> Draft:
@@ -166,7 +177,11 @@ def translate(output: Output, cfg: Path) -> Draft:
 
 def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: str) -> Made:
     section = clause.removeprefix("EC-").partition(".")[0]
-    area = _AREA_OF_FAULT.get(model.fault) or _AREA_OF_SECTION.get(section, "read")
+    area = (
+        _AREA_OF_FAULT.get(model.fault)
+        or _AREA_OF_SECTION.get(section)
+        or _AREA_OF_MODULE.get(model.module, "read")
+    )
     setup: dict[str, Any] = {"nodes": draft.nodes, "encodings": draft.encodings}
     if draft.timers:
         setup["timers"] = draft.timers
@@ -178,9 +193,16 @@ def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: 
         "tags": [*([model.fault] if model.fault else []), "model"],
         "note": note,
         "setup": setup,
-        "steps": draft.steps,
+        "steps": _levelled(draft.steps, clause),
     }
     return Made(name, model, document)
+
+
+def _levelled(steps: Sequence[Step], clause: str) -> list[Step]:
+    """The steps of a case whose clause is a SHOULD: what a MUST asks is one all the same."""
+    if strictest(clause_texts()[clause]) == "MUST":
+        return list(steps)
+    return [{**step, "level": "MUST"} if "clause" in step else step for step in steps]
 
 
 # ------------------------------------------------------------------- random walks
@@ -221,7 +243,7 @@ def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
     )
     title = f"A random walk of {module.removeprefix('MC')}, seed {seed}"
     return _case(
-        f"{model.name}-{seed}", model, translate(output, folder / model.cfg), "EC-1.1", title, note
+        f"{model.name}-{seed}", model, translate(output, folder / model.cfg), PLAIN, title, note
     )
 
 

@@ -18,6 +18,8 @@ from ec_protocol.conformance.schedule import Case, all_cases, load_dir
 from ec_protocol.scenarios.files import scenario_dir
 
 CASES = {case.id: case for case in load_dir(scenario_dir())}
+#: By the name of any model whose behaviour it is.
+SCENARIOS = {name: case for case in CASES.values() for name in (case.id, *case.also)}
 
 
 class NoFenceAtAll(NoFenceBeforePosting, AcceptsLateReads):
@@ -87,7 +89,7 @@ def test_our_core_survives(name):
 @pytest.mark.parametrize(("name", "fault"), TEETH.items())
 def test_a_core_without_the_safeguard_does_not(name, fault):
     wrong = FENCELESS if fault == FENCELESS.name else FAULTS[fault]
-    result = play(CASES[name], wrong)
+    result = play(SCENARIOS[name], wrong)
     assert result.verdict is Verdict.FAILED
     assert "unexpected shape" not in result.detail, "it should break the protocol, not the kit"
 
@@ -107,7 +109,7 @@ def test_every_schedule_that_breaks_connectors_has_a_case():
 
 
 def test_each_of_them_has_teeth():
-    biting = {tag for name in TEETH for tag in CASES[name].tags}
+    biting = {tag for name in TEETH for tag in SCENARIOS[name].tags}
     assert {f"F{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 11)} <= biting
 
 
