@@ -13,6 +13,7 @@ the config that must fail, ``faults`` the schedules that were found.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -147,13 +148,25 @@ def _properties(manifest: Manifest) -> str:
     return _rows(("property", "module", "holds in", "must fail in"), rows())
 
 
+def _scenarios(manifest: Manifest) -> dict[str, str]:
+    """The file of each model's schedule: its own, or another model's with the same one."""
+    found = {}
+    for path in sorted((manifest.folder / SCENARIOS).glob("*.json")):
+        found[path.stem] = path.name
+        for case in json.loads(path.read_text(encoding="utf-8"))["cases"]:
+            found |= dict.fromkeys(case.get("also", ()), path.name)
+    return found
+
+
 def _faults(manifest: Manifest) -> str:
+    scenarios = _scenarios(manifest)
+
     def rows() -> Iterator[tuple[str, ...]]:
         for model in sorted(manifest.models, key=lambda m: (int(m.fault[1:] or 0), m.name)):
             if not model.fault:
                 continue
-            file = f"{SCENARIOS}/{model.name}.json"
-            link = f"[{model.name}.json]({file})" if (manifest.folder / file).is_file() else ""
+            file = scenarios.get(model.name)
+            link = f"[{file}]({SCENARIOS}/{file})" if file else ""
             yield (
                 model.fault,
                 f"`{model.name}`",

@@ -79,6 +79,27 @@ def test_blocks_are_filled_and_the_rest_is_kept(tmp_path):
     assert tables.stale(folder)
 
 
+def test_a_fault_leads_to_the_file_that_its_schedule_stands_in(tmp_path):
+    folder = copy_models(tmp_path / "models")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    bugs = [entry for entry in manifest["models"] if entry["mode"] == "bug"][:2]
+    for entry in bugs:
+        entry["fault"] = "F1"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "README.md").write_text("<!-- faults -->\n<!-- /faults -->\n")
+    first, second = sorted(entry["name"] for entry in bugs)
+    files = folder / tables.SCENARIOS
+    files.mkdir(parents=True)
+    (files / f"{first}.json").write_text(json.dumps({"cases": [{"id": first, "also": [second]}]}))
+    tables.write(folder)
+    rows = (folder / "README.md").read_text().splitlines()[3:-1]
+    link = f"[{first}.json]({tables.SCENARIOS}/{first}.json)"
+    assert [(row.split(" | ")[1], link in row) for row in rows] == [
+        (f"`{first}`", True),
+        (f"`{second}`", True),
+    ]
+
+
 def test_bounds_leave_out_safeguards():
     text = "CONSTANTS\n    A = A\n    Blocks = {b1}\n    Size <- SizeOne\n    Fence = TRUE\n"
     assert tables.bounds(text) == "Blocks {b1}; Size SizeOne"
