@@ -35,6 +35,16 @@ class GivesBackWhatWasNotGranted(ConsumerReads):
         super()._settle(attempt, now)
 
 
+@fault("short-lease-is-a-refusal", "EC-5.12", "F1", part="consumer")
+class ShortLeaseIsARefusal(ConsumerReads):
+    """An attempt whose grant has too little of its lease left fails, and is not made again."""
+
+    def _settle(self, attempt: Attempt, now: float) -> None:
+        if attempt.state == "retryable" and attempt.agent_metadata:
+            attempt.state = "failed"
+        super()._settle(attempt, now)
+
+
 class _Remembers(ConsumerReads):
     """Keeps the attempts that are over, with the outcome of each."""
 
