@@ -11,6 +11,7 @@ import pytest
 
 from ec_protocol._files import tla_dir
 from ec_protocol.lifecycle import LIFECYCLE_NAMES, guard_valuations, load_actions, load_lifecycles
+from ec_protocol.mutants.explained import load_explanations, reason_for
 from ec_protocol.mutants.models import BATTERIES, REACHES
 from ec_protocol.mutants.operators import ACTIONS, OPERATORS, QUICK, TIMING, all_mutants, edge_name
 from ec_protocol.mutants.safeguards import constants, safeguards
@@ -175,10 +176,24 @@ def test_the_readme_counts_what_there_is():
     text = (tla_dir() / "README.md").read_text(encoding="utf-8").partition("## Mutants\n")[2]
     counted = {}
     for names, counts in re.findall(
-        r"^\| ((?:`[a-z-]+`(?:, )?)+) \|.*\| ([\d, ]+) \|$", text, re.M
+        r"^\| ((?:`[a-z-]+`(?:, )?)+) \| [^|]* \| ([\d, ]+) \|$", text, re.M
     ):
         words = re.findall(r"`([a-z-]+)`", names)
         counted.update(zip(words, map(int, counts.split(", ")), strict=True))
     assert counted == Counter(m.operator for m in MUTANTS)
     quick = sum(m.operator in QUICK for m in MUTANTS)
     assert f"{quick} mutants" in text
+
+
+def test_the_readme_tells_what_became_of_them():
+    """What is explained is a survivor: a reason for another one fails a run."""
+    reasons = load_explanations(tla_dir())["models"]
+    made = Counter(m.lifecycle for m in MUTANTS)
+    explained = Counter(m.lifecycle for m in MUTANTS if reason_for(reasons, m) is not None)
+    text = (tla_dir() / "README.md").read_text(encoding="utf-8").partition("## Mutants\n")[2]
+    rows = [*((f"`{n}`", n) for n in made if n != TIMING), ("timers", TIMING)]
+    for shown, name in rows:
+        killed = made[name] - explained[name]
+        assert f"| {shown} | {made[name]} | {killed} | {explained[name]} | 0 |\n" in text
+    total = made.total(), made.total() - explained.total(), explained.total()
+    assert f"| all | {total[0]} | {total[1]} | {total[2]} | 0 |\n" in text
