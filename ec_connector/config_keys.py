@@ -69,7 +69,8 @@ def _keys() -> dict[str, Key]:
             "ec_grant_quota",
             "float",
             0.9,
-            "Producer: share of the region that all peers together may keep pinned at a time.",
+            "Producer: share of the region that all peers together may keep pinned at a time. "
+            "A larger encoding is granted to one peer at a time, with a lease in between.",
             values_of.share_of,
         ),
         Key(
