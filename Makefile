@@ -6,6 +6,9 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
+# Most steps take both cores by themselves, and tests of processes have deadlines: with -j
+# too one step comes after the other.
+.NOTPARALLEL:
 .PHONY: help venv demo test test-fast lint generated pytest models mutants source-mutants beside
 .PHONY: check bench e2e interop clean
 
