@@ -201,6 +201,48 @@ class PeerToPeer(Group):
         self.add(scenarios.stopped([second, consumer], "SIGTERM to producer, consumer"))
 
 
+class Counted(Group):
+    """Servers whose host names pictures by counting requests, not by their content."""
+
+    name = "counted"
+    kinds = ("qwen2vl",)
+
+    def prepare(self) -> None:
+        """A producer and a consumer with both caches off that make the host hash."""
+        said = {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True, **PATIENT}
+        self._port = free_port()
+        side = {
+            "VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_EC_SIDE_CHANNEL_PORT": str(self._port),
+        }
+        self._producer, self._consumer = (
+            self.server(
+                f"counting-{role}",
+                "qwen2vl",
+                said=connector(f"ec_{role}", **said),
+                env=side,
+                options=["--mm-processor-cache-gb", "0"],
+            )
+            for role in ("producer", "consumer")
+        )
+
+    def scenarios(self, ahead: Ahead) -> None:
+        """Names that mean another picture elsewhere; names that requests bring."""
+        pair = producer, consumer = self._producer, self._consumer
+        # The other groups have asked the plain server about the same pictures.
+        oracle = self.learn("qwen2vl", each(range(6)))
+        self.wait(*pair)
+        proxy = self.proxy("counting-proxy", producer, consumer)
+        self.wait(proxy)
+        ahead()
+        where = ("127.0.0.1", self._port)
+        self.add(scenarios.counted(producer, consumer, proxy, oracle, range(5), where))
+        self.add(scenarios.named(producer, consumer, oracle, range(5, 6)))
+        for server in pair:
+            if "--mm-processor-cache-gb 0 together with" not in server.log.read_text():
+                raise ServerError(f"{server.name} did not say at its start what does not work")
+
+
 class Guide(Group):
     """The commands of vLLM's guide to its built-in connector, as they are written there.
 
@@ -277,5 +319,5 @@ class Guide(Group):
 
 #: By name, in the order in which they run.
 GROUPS: Final[dict[str, type[Group]]] = {
-    group.name: group for group in (Engine, Local, PeerToPeer, Guide)
+    group.name: group for group in (Engine, Local, PeerToPeer, Counted, Guide)
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make e2e`: real servers, one table.
 
-    python -m e2e.run [--json] [--only engine,local,p2p,guide] [--keep FOLDER] [--idle S]
+    python -m e2e.run [--json] [--only engine,local,p2p,counted,guide] [--keep FOLDER] [--idle S]
 
 Exit status 0 only if every answer equals the plain server's, every scenario took its
 encodings from where it must, nothing was left, and the specification allows all that

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from e2e.ask import ask, ask_all
+from e2e.ask import ask, ask_all, image_part, reference_parts
 from e2e.rows import Oracle, Row, each, measured
 from e2e.server import Proxy, Server, wait_gone
 
@@ -117,6 +117,79 @@ def reload_pulled(name: str, decoder: Server, oracle: Oracle, numbers: Sequence[
 
     row = measured(name, decoder, body, lambda row: row.local >= len(wanted))
     row.expect(row.local == len(wanted), f"{row.local} of {len(wanted)} were loaded")
+    return row
+
+
+# ------------------------------------------------------------ names that are counted
+def counted(
+    producer: Server,
+    decoder: Server,
+    proxy: Proxy,
+    oracle: Oracle,
+    numbers: Sequence[int],
+    where: tuple[str, int],
+) -> Row:
+    """One name, two pictures: both hosts count, and see the pictures in another order.
+
+    Args:
+        producer: Has encoded the pictures in their order.
+        decoder: Judged; sees them in the other order, directly and through the proxy.
+        proxy: In front of both.
+        oracle: The right answers.
+        numbers: The pictures.
+        where: The producer's control socket.
+    """
+    host, port = where
+    # Whatever the decoder's host calls a picture, the producer is said to have it.
+    params = {
+        f"renderer0-mm-{count}-image-0": {
+            "peer_host": host,
+            "peer_port": port,
+            "size_bytes": 64 * 128 * 4,
+            "shape": [64, 128],
+        }
+        for count in range(100)
+    }
+    forth, back = each(numbers), each([*reversed(numbers)])
+
+    def body(row: Row) -> None:
+        encoded = [ask(producer.url, pictures) for pictures in forth]
+        announced = [answer.params for answer in encoded if answer.params]
+        row.expect(not announced, f"announced under counted names: {announced}")
+        oracle.judge(row, back, [ask(decoder.url, n, params=params) for n in back])
+        oracle.judge(row, back, ask_all(proxy.url, back))
+        decoder.forget()
+        oracle.judge(row, forth, ask_all(decoder.url, forth))
+
+    every = 2 * len(back) + len(forth)
+    row = measured(
+        "names by count",
+        decoder,
+        body,
+        lambda row: row.local + row.remote + row.recomputed >= every,
+    )
+    row.expect(row.recomputed == every, f"{row.recomputed} of {every} were encoded")
+    saved = producer.events()["copies/save_landed"] + decoder.events()["copies/save_landed"]
+    row.expect(saved == 0, f"{saved} encodings were saved under counted names")
+    return row
+
+
+def named(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
+    """The same servers: a name that the requests bring themselves is good for a pull."""
+    wanted = each(numbers)
+
+    def body(row: Row) -> None:
+        for (number,) in wanted:
+            part = {**image_part(number), "uuid": f"catalogue-{number}"}
+            told = ask(producer.url, parts=[part]).params or {}
+            row.expect(list(told) == [part["uuid"]], f"announced: {list(told)}")
+            answer = ask(decoder.url, parts=reference_parts(told), params=told)
+            oracle.judge(row, [(number,)], [answer])
+
+    row = measured(
+        "names by request, same servers", decoder, body, lambda row: row.remote >= len(wanted)
+    )
+    row.expect(row.remote == len(wanted), f"{row.remote} of {len(wanted)} were read")
     return row
 
 

@@ -30,6 +30,9 @@ CPU_ENV: Final = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    # Ranks that save measure the encoder modality by modality, in the order of a set: in
+    # different orders they wait for each other until one gives up.
+    "PYTHONHASHSEED": "0",
     # A few helpers are compiled whatever --enforce-eager says, for a Triton that is not there.
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
@@ -42,6 +45,8 @@ _COUNTER: Final = re.compile(r"^vllm:ec_(\w+)_total(?:\{(.*)\})? (\S+)$", re.MUL
 _GAUGE: Final = re.compile(r"^vllm:ec_(blocks)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _COMMON: Final = frozenset({"engine", "model_name"})
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+#: The engine's line about a request whose picture its side of the processor cache lacks.
+_DRIFT: Final = re.compile(r"^.*Multi-modal cache miss for request.*$", re.MULTILINE)
 _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
 #: How a small CPU runs the tiny models; the same for every server.
 _PLATFORM: Final = (
@@ -262,6 +267,16 @@ class Server(Process):
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name}: no {count} {action} of {mm_hash}")
             time.sleep(0.02)
+
+    def drifted(self, mm_hash: str) -> int:
+        """How often its engine said that it lacks a picture that was not sent again.
+
+        A client that leaves within milliseconds makes the API server believe that the
+        engine has the preprocessed picture. The next request for it fails, on a plain
+        server too, and the one after that is answered.
+        """
+        said = self.log.read_text(errors="replace")
+        return sum(mm_hash in line for line in _DRIFT.findall(said))
 
     def amount(self, name: str) -> int:
         """A gauge as it was told last: ``blocks/held``."""

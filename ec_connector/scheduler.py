@@ -166,6 +166,8 @@ class ECScheduler:
 
         ``failed``: only by encoding the media. Under the lock.
         """
+        if not item.named_by_content:
+            return "failed"
         consumer = self._consumer
         if consumer is None or not consumer.fetching(item.mm_hash):
             entry = self.tier.get(item.mm_hash)
@@ -206,8 +208,11 @@ class ECScheduler:
         """Whether the tier holds something else under the item's name.
 
         Names may come from clients. Loaded into a request that expects other rows it
-        would stop the engine.
+        would stop the engine. Under a name that does not follow from the content
+        anything may lie (EC-2.8).
         """
+        if not item.named_by_content:
+            return True
         entry = self.tier.get(item.mm_hash)
         if entry is None:
             return False
@@ -262,6 +267,9 @@ class ECScheduler:
                 return
             self.counters["misses"] += 1
             if not self.saves or item.nbytes <= 0:
+                return
+            if not item.named_by_content:
+                self.counters["not_named_by_content"] += 1
                 return
             copy = self.copies.plan_save(item.mm_hash, item.nbytes, item.shape)
             if copy is not None:
@@ -351,6 +359,8 @@ class ECScheduler:
                 p2p.consumer.leave(request.request_id, now)
             if p2p.producer is not None:
                 for index, item in enumerate(self.items(request)):
+                    if not item.named_by_content:
+                        continue
                     if item.mm_hash not in announced:
                         announced[item.mm_hash] = {
                             "item_indices": [],

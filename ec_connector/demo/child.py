@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ec_connector.demo.encoder import output_bytes
+from ec_connector.demo.encoder import VisionEncoder, output_bytes
 from ec_connector.demo.engine import DemoEngine, Request, region_bytes
 from ec_connector.demo.images import Picture, read_pictures
 from ec_protocol.errors import ECError
@@ -87,6 +87,8 @@ class KillingReader:
 
 def consume(pictures: list[Picture], instance: str, trace: str) -> None:
     """Pull every picture's encoding from the producer and compare it with our own."""
+    encoder = VisionEncoder()
+    own = _own_encodings(encoder, pictures)  # meanwhile the producer encodes its own
     command = listen()
     if command is None:
         return
@@ -97,11 +99,12 @@ def consume(pictures: list[Picture], instance: str, trace: str) -> None:
         "ec_consumer",
         region_bytes(pictures),
         peer_to_peer=True,
+        encoder=encoder,
         wrap_reader=(lambda reader: KillingReader(reader, pid, kill_at)) if kill_at else None,
         trace=trace,
     )
     try:
-        _compare(engine, pictures, command["params"])
+        _compare(engine, pictures, command["params"], own)
         p2p = engine.instance.p2p
         stats = p2p.pump.stats.summary() if p2p is not None else {}
         counters = dict(p2p.consumer.counters) if p2p is not None and p2p.consumer else {}
@@ -110,13 +113,26 @@ def consume(pictures: list[Picture], instance: str, trace: str) -> None:
         engine.close()
 
 
-def _compare(engine: DemoEngine, pictures: list[Picture], params: dict[str, Any]) -> None:
+def _own_encodings(
+    encoder: VisionEncoder, pictures: list[Picture]
+) -> list[tuple[torch.Tensor, float]]:
+    """Each picture's encoding as this process computes it, and in how many seconds."""
     # A first encoding pays for torch's own start-up.
-    engine.encoder.encode(pictures[0])
-    for number, picture in enumerate(pictures):
+    encoder.encode(min(pictures, key=output_bytes))
+    own = []
+    for picture in pictures:
         started = time.perf_counter()
-        own = engine.encoder.encode(picture)
-        recompute_s = time.perf_counter() - started
+        own.append((encoder.encode(picture), time.perf_counter() - started))
+    return own
+
+
+def _compare(
+    engine: DemoEngine,
+    pictures: list[Picture],
+    params: dict[str, Any],
+    own: list[tuple[torch.Tensor, float]],
+) -> None:
+    for number, (picture, (expected, recompute_s)) in enumerate(zip(pictures, own, strict=True)):
         request = Request(f"c{number}", picture, params)
         started = time.perf_counter()
         engine.admit(request, _STEP_TIMEOUT_S)
@@ -129,7 +145,7 @@ def _compare(engine: DemoEngine, pictures: list[Picture], params: dict[str, Any]
             "compared",
             name=picture.name,
             bytes=output_bytes(picture),
-            wrong=wrong_bytes(got, own),
+            wrong=wrong_bytes(got, expected),
             pulled=engine.encoded == encoded_before,
             waited_ms=waited_s * 1e3,
             load_ms=(engine.load_s - load_before) * 1e3,
@@ -148,7 +164,7 @@ def local(pictures: list[Picture], instance: str, trace: str) -> None:
             engine.drain(_STEP_TIMEOUT_S)
             say("progress", doing=f"saved {picture.name}")
         engine.encoder_cache.clear()
-        _compare(engine, pictures, {})
+        _compare(engine, pictures, {}, _own_encodings(engine.encoder, pictures))
     finally:
         engine.close()
 

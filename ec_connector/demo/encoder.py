@@ -16,8 +16,10 @@ shape of a Qwen-VL encoder and weights drawn from a fixed seed:
 A 1280×720 picture becomes 1280×704: 40 × 22 cells, an output of 880 rows × 2560
 bf16 numbers, 4.5 MB.
 
-Everything runs in bf16 on one thread: the order of additions, and with it every
-bit of the output, is then the same in every process on one machine.
+Everything is computed in float32 on one thread: the order of additions, and with
+it every bit of the output, is then the same in every process on one machine. Only
+the output is rounded to bf16, as servers store it: few CPUs can multiply bf16
+matrices, and the others take ten times as long over them.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ WIDTH = 320
 HEADS = 5
 BLOCKS = 2
 HIDDEN = 2560
+#: Of the output.
 DTYPE = torch.bfloat16
 MAX_ROWS = 2048
 
 _SEED = 20250601
 # Part of every hash: change it with anything that changes the output's bits.
-ENCODER_VERSION = "demo-vision-1"
+ENCODER_VERSION = "demo-vision-2"
 
 
 def grid_of(width: int, height: int) -> tuple[int, int]:
@@ -84,7 +87,7 @@ def mm_hash_of(picture: Picture) -> str:
 
 
 class VisionEncoder:
-    """The encoder with its weights (7.6 million, 15 MB). Not thread-safe.
+    """The encoder with its weights (7.6 million, 30 MB). Not thread-safe.
 
     Two instances, in one process or in two, return the same bits for the same
     picture.
@@ -95,7 +98,7 @@ class VisionEncoder:
 
         def weights(inputs: int, outputs: int) -> Tensor:
             scale = 1.0 / math.sqrt(inputs)
-            return (torch.randn(outputs, inputs, generator=seeded) * scale).to(DTYPE)
+            return torch.randn(outputs, inputs, generator=seeded) * scale
 
         self._embed = weights(3 * PATCH * PATCH, WIDTH)
         self._blocks = [
@@ -126,10 +129,10 @@ class VisionEncoder:
             x = x.view(rows, MERGE, columns, MERGE, WIDTH).transpose(1, 2)
             x = _norm(x.reshape(rows * columns, MERGE * MERGE * WIDTH))
             x = functional.gelu(functional.linear(x, self._merge))
-            return functional.linear(x, self._project).contiguous()
+            return functional.linear(x, self._project).to(DTYPE)
 
     def _patches(self, picture: Picture, columns: int, rows: int) -> Tensor:
-        """Scale the picture to whole cells and cut it up: (patches, 3·16·16) bf16."""
+        """Scale the picture to whole cells and cut it up: (patches, 3·16·16) float32."""
         pixels = torch.frombuffer(bytearray(picture.rgb), dtype=torch.uint8)
         image = pixels.view(1, picture.height, picture.width, 3).permute(0, 3, 1, 2).float()
         size = (rows * CELL, columns * CELL)
@@ -137,18 +140,18 @@ class VisionEncoder:
             image = functional.interpolate(image, size=size, mode="bilinear", antialias=True)
         image = image / 127.5 - 1.0
         cut = image.view(3, rows * MERGE, PATCH, columns * MERGE, PATCH)
-        return cut.permute(1, 3, 0, 2, 4).reshape(-1, 3 * PATCH * PATCH).to(DTYPE)
+        return cut.permute(1, 3, 0, 2, 4).reshape(-1, 3 * PATCH * PATCH)
 
 
 def _place_code(columns: int, rows: int) -> Tensor:
-    """Sine code of each patch's place: (rows · columns, `WIDTH`) bf16, row by row."""
+    """Sine code of each patch's place: (rows · columns, `WIDTH`) float32, row by row."""
     quarter = WIDTH // 4
     rates = torch.exp(torch.arange(quarter) * (-math.log(10_000.0) / quarter))
     across = torch.arange(columns).unsqueeze(1) * rates
     down = torch.arange(rows).unsqueeze(1) * rates
     across = torch.cat([across.sin(), across.cos()], dim=1).expand(rows, columns, 2 * quarter)
     down = torch.cat([down.sin(), down.cos()], dim=1).unsqueeze(1).expand_as(across)
-    return torch.cat([across, down], dim=2).reshape(rows * columns, WIDTH).to(DTYPE)
+    return torch.cat([across, down], dim=2).reshape(rows * columns, WIDTH)
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -78,6 +78,7 @@ class DemoEngine:
         role: ``ec_producer``, ``ec_consumer`` or ``ec_both``.
         cpu_bytes: Size of the region.
         peer_to_peer: Whether to serve or read peers.
+        encoder: The encoder; None makes one.
         wrap_reader: Replaces the data plane's reader by one made around it.
         trace: File for a trace of what the process does; none if empty.
     """
@@ -89,6 +90,7 @@ class DemoEngine:
         cpu_bytes: int,
         *,
         peer_to_peer: bool,
+        encoder: VisionEncoder | None = None,
         wrap_reader: Callable[[Any], Any] | None = None,
         trace: str = "",
     ) -> None:
@@ -115,7 +117,7 @@ class DemoEngine:
             self.region.close(unlink=True)
             raise
         self.worker = ECWorker(config, self.region, CpuCopyEngine(self.region))
-        self.encoder = VisionEncoder()
+        self.encoder = encoder or VisionEncoder()
         self.encoder_cache: dict[str, torch.Tensor] = {}
         self.encoded = 0
         self.load_s = 0.0

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ec_connector.items import is_counted
+
 #: Type of a content part -> modality. The part holds the media under its type's name.
 _MODALITY: Final = {
     "image_url": "image",
@@ -115,7 +117,12 @@ def read_announcement(answer: object) -> Announcement:
     announced = answer.get("ec_transfer_params") if isinstance(answer, dict) else None
     if not isinstance(announced, dict):
         return Announcement({})
-    params = {mm_hash: item for mm_hash, item in announced.items() if _has_address(item)}
+    # A decoder would find another picture under a name that was counted (EC-2.8).
+    params = {
+        mm_hash: item
+        for mm_hash, item in announced.items()
+        if _has_address(item) and not is_counted(mm_hash)
+    }
     if len(params) != 1 or len(announced) != 1:
         # A part that became several encodings (a video with its sound) has no reference.
         return Announcement(params)

@@ -41,8 +41,9 @@ class _SchedulerHalf:
     """What the scheduler's process holds."""
 
     def __init__(self, setup: Setup, model_config: Any) -> None:
+        setup.names.warn()
         self.items = RequestItems(
-            setup.widths, setup.facts.element_size, placeholder_fields(model_config)
+            setup.widths, setup.facts.element_size, placeholder_fields(model_config), setup.names
         )
         self.region = setup.open_region()
         try:

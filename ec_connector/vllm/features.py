@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from ec_connector.items import Item, make_item
+from ec_connector.vllm.names import Names
 from ec_connector.vllm.setup import Widths
 
 logger = logging.getLogger(__name__)
@@ -31,9 +32,13 @@ class RequestItems:
         widths: Of encoder outputs.
         element_size: Bytes per element.
         fields_of: Which processed keys size a placeholder.
+        names: Which names follow from the content.
     """
 
-    def __init__(self, widths: Widths, element_size: int, fields_of: FieldsOf) -> None:
+    def __init__(
+        self, widths: Widths, element_size: int, fields_of: FieldsOf, names: Names
+    ) -> None:
+        self._names = names
         self._widths = widths
         self._element_size = element_size
         self._fields_of = fields_of
@@ -44,7 +49,8 @@ class RequestItems:
         known = self._known.get(request.request_id)
         # A streaming session adds features to a request that is already known.
         if known is None or len(known) != len(request.mm_features):
-            known = [self._make(feature) for feature in request.mm_features]
+            params = getattr(request, "ec_transfer_params", None)
+            known = [self._make(feature, params) for feature in request.mm_features]
             self._known[request.request_id] = known
         return known
 
@@ -55,7 +61,7 @@ class RequestItems:
     def __len__(self) -> int:
         return len(self._known)
 
-    def _make(self, feature: Any) -> Item:
+    def _make(self, feature: Any, params: object) -> Item:
         place, modality = feature.mm_position, feature.modality
         rows = int(place.get_num_embeds())
         fields = self._fields_of(modality)
@@ -70,6 +76,7 @@ class RequestItems:
             # to encode.
             has_media=any(key not in fields and data[key] is not None for key in data),
             metadata=_published(fields, data, rows),
+            named_by_content=self._names.follows_content(feature.identifier, params),
         )
 
 

@@ -23,6 +23,7 @@ from ec_connector.config import ECConfig
 from ec_connector.copy_engine import CopyEngine
 from ec_connector.instance import ModelFacts
 from ec_connector.region import SharedRegion
+from ec_connector.vllm.names import Names, read_names
 from ec_protocol.errors import ConfigError
 
 #: Does what ``ec_trace_file`` does, for who cannot change the command line.
@@ -116,6 +117,7 @@ class Setup:
         config: Checked ``ec_connector_extra_config``.
         facts: What decides whether two instances understand each other's bytes.
         widths: Of encoder outputs.
+        names: Which names of media follow from their content.
         engine_id: ``ec_transfer_config.engine_id``; names agents and traces.
         instance_id: Names the region.
         dp_rank: Data-parallel rank.
@@ -127,6 +129,7 @@ class Setup:
     config: ECConfig
     facts: ModelFacts
     widths: Widths
+    names: Names
     engine_id: str
     instance_id: str
     dp_rank: int
@@ -213,6 +216,7 @@ def read_setup(vllm_config: Any, vllm_version: str) -> Setup:
             element_size=dtype.itemsize,
         ),
         widths=_widths(model, ec, config.encoder_widths),
+        names=read_names(vllm_config, vllm_version),
         engine_id=engine_id,
         instance_id=instance_id,
         dp_rank=dp_rank,

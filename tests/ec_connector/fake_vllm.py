@@ -123,8 +123,13 @@ def config(role: str = "ec_both", tp: int = 1, **changed: Any) -> Any:
             distributed_executor_backend="mp",
         ),
         model_config=SimpleNamespace(
-            dtype=torch.float32, model="m", hf_config=hf_config, get_inputs_embeds_size=lambda: 16
+            dtype=torch.float32,
+            model="m",
+            hf_config=hf_config,
+            get_inputs_embeds_size=lambda: 16,
+            multimodal_config=SimpleNamespace(mm_processor_cache_gb=4),
         ),
+        cache_config=SimpleNamespace(enable_prefix_caching=False),
         device_config=SimpleNamespace(device_type="cpu"),
         instance_id=f"fake-{os.getpid()}-{os.urandom(4).hex()}",
         use_v2_model_runner=True,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ec_connector.vllm.features import RequestItems, placeholder_fields
+from ec_connector.vllm.names import Names
 from ec_connector.vllm.setup import Widths
 
 FIELDS = {
@@ -45,9 +46,11 @@ def items_of(*features: Any) -> list[Any]:
     return make()(request(*features))
 
 
-def make() -> RequestItems:
+def make(names: Names | None = None) -> RequestItems:
     widths = Widths(text=128, vision=384, measured={})
-    return RequestItems(widths, 2, lambda modality: FIELDS.get(modality, frozenset()))
+    return RequestItems(
+        widths, 2, lambda modality: FIELDS.get(modality, frozenset()), names or Names()
+    )
 
 
 def test_rows_are_the_embeddings_of_the_placeholder():

@@ -45,8 +45,13 @@ def config(**changed: Any) -> Any:
         ec_transfer_config=SimpleNamespace(**ec),
         parallel_config=SimpleNamespace(**parallel),
         model_config=SimpleNamespace(
-            dtype=dtype, model="tiny", hf_config=hf_config, get_inputs_embeds_size=lambda: 128
+            dtype=dtype,
+            model="tiny",
+            hf_config=hf_config,
+            get_inputs_embeds_size=lambda: 128,
+            multimodal_config=SimpleNamespace(mm_processor_cache_gb=4),
         ),
+        cache_config=SimpleNamespace(enable_prefix_caching=True),
         device_config=SimpleNamespace(device_type=device),
         instance_id=instance_id,
     )

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 from ec_connector.conformance.faulty.registry import fault
 from ec_connector.items import Item
 from ec_connector.p2p import P2P
 from ec_connector.scheduler import ECScheduler
+from ec_protocol.tier import EncodingTier
 
 
 @fault("half-an-announcement", "EC-11.1", part="scheduler")
@@ -91,3 +94,16 @@ class WaitsForNobody(ECScheduler):
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
         super().ensure_cache_available(request, num_computed_tokens)
         return request.request_id not in self._unavailable
+
+
+@fault("counted-names-are-used", "EC-2.8", "F19", part="scheduler")
+class CountedNamesAreUsed(ECScheduler):
+    """Encodings are saved, announced and asked for under names that the host counted."""
+
+    def __init__(
+        self, tier: EncodingTier, *, items: Callable[[Any], list[Item]], **args: Any
+    ) -> None:
+        def trusting(request: Any) -> list[Item]:
+            return [dataclasses.replace(item, named_by_content=True) for item in items(request)]
+
+        super().__init__(tier, items=trusting, **args)
