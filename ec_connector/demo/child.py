@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's processes: ``python -m ec_connector.demo.child ROLE FOLDER INSTANCE [TRACE]``.
+"""What the demo's processes do; ``main.Child`` starts them.
 
-They talk to the parent in JSON lines: events on stdout, commands on stdin. Logs go to
-stderr. End of input, or the end of the parent, ends the process in good order.
+They send the parent events and take commands from it, both dicts. Whatever they print
+goes into a log. When the parent closes its end, or ends, so does the process, in good
+order.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,24 @@ from ec_protocol.errors import ECError
 _STEP_TIMEOUT_S = 60.0
 
 
-def say(event: str, **fields: Any) -> None:
-    """One event for the parent."""
-    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
-    sys.stdout.flush()
+class Parent:
+    """The other end of a child's two pipes."""
 
+    def __init__(self, events: Connection, commands: Connection) -> None:
+        self._events = events
+        self._commands = commands
 
-def listen() -> dict[str, Any] | None:
-    """The parent's next command, or None at the end."""
-    line = sys.stdin.readline()
-    return json.loads(line) if line.strip() else None
+    def say(self, event: str, **fields: Any) -> None:
+        """One event for the parent."""
+        self._events.send({"event": event, **fields})
+
+    def listen(self) -> dict[str, Any] | None:
+        """The parent's next command, or None at the end."""
+        try:
+            command: dict[str, Any] = self._commands.recv()
+        except EOFError:
+            return None
+        return command
 
 
 def wrong_bytes(got: torch.Tensor, want: torch.Tensor) -> int:
@@ -46,7 +54,7 @@ def wrong_bytes(got: torch.Tensor, want: torch.Tensor) -> int:
     return int(flat.sum())
 
 
-def produce(pictures: list[Picture], instance: str, trace: str) -> None:
+def produce(parent: Parent, pictures: list[Picture], instance: str, trace: str) -> None:
     """Encode, save and announce every picture; serve until the parent says stop."""
     engine = DemoEngine(
         instance, "ec_producer", region_bytes(pictures), peer_to_peer=True, trace=trace
@@ -58,9 +66,9 @@ def produce(pictures: list[Picture], instance: str, trace: str) -> None:
             engine.run(request)
             engine.drain(_STEP_TIMEOUT_S)
             params.update(engine.instance.scheduler.request_finished(request)[1] or {})
-            say("progress", doing=f"producer: saved {picture.name}")
-        say("announced", params=params, pid=os.getpid())
-        listen()
+            parent.say("progress", doing=f"producer: saved {picture.name}")
+        parent.say("announced", params=params, pid=os.getpid())
+        parent.listen()
     finally:
         engine.close()
 
@@ -68,7 +76,8 @@ def produce(pictures: list[Picture], instance: str, trace: str) -> None:
 class KillingReader:
     """A data plane that kills the producer between having a READ ready and posting it."""
 
-    def __init__(self, reader: Any, pid: int, at: int) -> None:
+    def __init__(self, parent: Parent, reader: Any, pid: int, at: int) -> None:
+        self._parent = parent
         self._reader = reader
         self._pid = pid
         self._left = at
@@ -81,15 +90,15 @@ class KillingReader:
         self._left -= 1
         if self._left == 0:
             os.kill(self._pid, signal.SIGKILL)
-            say("killed", pid=self._pid)
+            self._parent.say("killed", pid=self._pid)
         self._reader.post(attempt_id)
 
 
-def consume(pictures: list[Picture], instance: str, trace: str) -> None:
+def consume(parent: Parent, pictures: list[Picture], instance: str, trace: str) -> None:
     """Pull every picture's encoding from the producer and compare it with our own."""
     encoder = VisionEncoder()
     own = _own_encodings(encoder, pictures)  # meanwhile the producer encodes its own
-    command = listen()
+    command = parent.listen()
     if command is None:
         return
     kill_at = command.get("kill_at", 0)
@@ -100,25 +109,31 @@ def consume(pictures: list[Picture], instance: str, trace: str) -> None:
         region_bytes(pictures),
         peer_to_peer=True,
         encoder=encoder,
-        wrap_reader=(lambda reader: KillingReader(reader, pid, kill_at)) if kill_at else None,
+        wrap_reader=(
+            (lambda reader: KillingReader(parent, reader, pid, kill_at)) if kill_at else None
+        ),
         trace=trace,
     )
     try:
-        _compare(engine, pictures, command["params"], own)
+        _compare(parent, engine, pictures, command["params"], own)
         p2p = engine.instance.p2p
         stats = p2p.pump.stats.summary() if p2p is not None else {}
         counters = dict(p2p.consumer.counters) if p2p is not None and p2p.consumer else {}
-        say("stats", stats=stats, counters=counters)
+        parent.say("stats", stats=stats, counters=counters)
     finally:
         engine.close()
+
+
+def _warm_up(encoder: VisionEncoder, pictures: list[Picture]) -> None:
+    """A first encoding pays for torch's own start-up."""
+    encoder.encode(min(pictures, key=output_bytes))
 
 
 def _own_encodings(
     encoder: VisionEncoder, pictures: list[Picture]
 ) -> list[tuple[torch.Tensor, float]]:
     """Each picture's encoding as this process computes it, and in how many seconds."""
-    # A first encoding pays for torch's own start-up.
-    encoder.encode(min(pictures, key=output_bytes))
+    _warm_up(encoder, pictures)
     own = []
     for picture in pictures:
         started = time.perf_counter()
@@ -127,6 +142,7 @@ def _own_encodings(
 
 
 def _compare(
+    parent: Parent,
     engine: DemoEngine,
     pictures: list[Picture],
     params: dict[str, Any],
@@ -141,7 +157,7 @@ def _compare(
         got = engine.run(request)
         engine.drain(_STEP_TIMEOUT_S)
         engine.instance.scheduler.request_finished(request)
-        say(
+        parent.say(
             "compared",
             name=picture.name,
             bytes=output_bytes(picture),
@@ -153,36 +169,55 @@ def _compare(
         )
 
 
-def local(pictures: list[Picture], instance: str, trace: str) -> None:
+def local(parent: Parent, pictures: list[Picture], instance: str, trace: str) -> None:
     """One process: save, lose the device's cache, load, compare."""
     engine = DemoEngine(
         instance, "ec_both", region_bytes(pictures), peer_to_peer=False, trace=trace
     )
     try:
+        _warm_up(engine.encoder, pictures)
+        own = []
         for number, picture in enumerate(pictures):
-            engine.run(Request(f"s{number}", picture))
+            before = engine.encode_s
+            encoding = engine.run(Request(f"s{number}", picture))
             engine.drain(_STEP_TIMEOUT_S)
-            say("progress", doing=f"saved {picture.name}")
+            own.append((encoding, engine.encode_s - before))
+            parent.say("progress", doing=f"saved {picture.name}")
         engine.encoder_cache.clear()
-        _compare(engine, pictures, {}, _own_encodings(engine.encoder, pictures))
+        _compare(parent, engine, pictures, {}, own)
     finally:
         engine.close()
 
 
-def main() -> None:
-    """Entry point of the child process."""
-    role, folder, instance, trace = [*sys.argv[1:], ""][:4]
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
-    )
-    run = {"producer": produce, "consumer": consume, "local": local}[role]
+def run(
+    role: str,
+    pictures: Path,
+    instance: str,
+    trace: str,
+    log: Path,
+    events: Connection,
+    commands: Connection,
+) -> None:
+    """A child's whole life.
+
+    Args:
+        role: ``producer``, ``consumer`` or ``local``.
+        pictures: Folder that ``write_pictures`` has filled.
+        instance: Names the region.
+        trace: File for a trace; none if empty.
+        log: Where everything that the process prints goes.
+        events: To the parent.
+        commands: From the parent.
+    """
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    parent = Parent(events, commands)
+    play = {"producer": produce, "consumer": consume, "local": local}[role]
     try:
-        run(read_pictures(Path(folder)), instance, trace)
+        play(parent, read_pictures(pictures), instance, trace)
     except ECError as error:
         logging.getLogger(__name__).exception("%s gave up", role)
-        say("error", message=str(error))
+        parent.say("error", message=str(error))
         raise SystemExit(1) from error
-
-
-if __name__ == "__main__":
-    main()

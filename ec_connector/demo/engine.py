@@ -25,21 +25,17 @@ from ec_connector.demo.encoder import (
     output_bytes,
     output_shape,
 )
+from ec_connector.demo.errors import DemoError
 from ec_connector.demo.images import Picture
 from ec_connector.instance import ModelFacts, SchedulerInstance
 from ec_connector.items import Item, make_item
 from ec_connector.region import SharedRegion
 from ec_connector.worker import ECWorker
-from ec_protocol.errors import ECError
 
 BLOCK_BYTES = HIDDEN * DTYPE.itemsize
 FACTS = ModelFacts(
     vllm_version="demo", model="demo-vision", dtype="bfloat16", element_size=DTYPE.itemsize
 )
-
-
-class DemoError(ECError):
-    """The demo could not do what it set out to do."""
 
 
 @dataclass(slots=True)
@@ -120,6 +116,7 @@ class DemoEngine:
         self.encoder = encoder or VisionEncoder()
         self.encoder_cache: dict[str, torch.Tensor] = {}
         self.encoded = 0
+        self.encode_s = 0.0
         self.load_s = 0.0
 
     def admit(self, request: Request, timeout_s: float) -> None:
@@ -148,7 +145,9 @@ class DemoEngine:
         if cached:
             self.load_s += time.perf_counter() - started
         else:
+            started = time.perf_counter()
             self.encoder_cache[item.mm_hash] = self.encoder.encode(request.picture)
+            self.encode_s += time.perf_counter() - started
             self.encoded += 1
             worker.save_caches(self.encoder_cache, item.mm_hash, metadata)
         worker.get_finished()

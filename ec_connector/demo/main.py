@@ -8,72 +8,69 @@ long is killed: the demo leaves no process and no shared memory behind.
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
-import queue
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ec_connector.demo.engine import DemoError
+from ec_connector.demo.errors import DemoError
 from ec_connector.demo.images import Picture, write_pictures
 from ec_connector.demo.report import RunName, RunRow, Step, progress_bar
 from ec_connector.region import reap_orphans
 
+# Children are forked from one process that has imported torch, which takes seconds, and
+# has done nothing with it yet. This one needs no torch.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["ec_connector.demo.child"])
+
+
+def _live(*args: Any) -> None:
+    from ec_connector.demo import child
+
+    child.run(*args)
+
 
 class Child:
-    """One process of a run and its lines.
+    """One process of a run.
 
     Args:
         role: ``producer``, ``consumer`` or ``local``.
         folder: Where the pictures are and the log goes.
         run: Names the log.
+        traces: Where its trace goes; None writes none.
     """
 
     def __init__(self, role: str, folder: Path, run: str, traces: Path | None) -> None:
         self.role = role
         self.log = folder / f"{run}-{role}.log"
+        self.log.touch()
         instance = f"demo-{os.getpid()}-{role}-{secrets.token_hex(3)}"
-        trace = []
+        trace = ""
         if traces is not None:
             (traces / run).mkdir(parents=True, exist_ok=True)
-            trace = [str((traces / run / f"{role}.ndjson").resolve())]
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "ec_connector.demo.child",
-                    role,
-                    str(folder / "pictures"),
-                    instance,
-                    *trace,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self.pid = self._process.pid
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
-            self._lines.put(line)
-        self._lines.put(None)
+            trace = str((traces / run / f"{role}.ndjson").resolve())
+        self._events, events = _FORKS.Pipe(duplex=False)
+        commands, self._commands = _FORKS.Pipe(duplex=False)
+        self._process = _FORKS.Process(
+            target=_live,
+            args=(role, folder / "pictures", instance, trace, self.log, events, commands),
+            name=f"demo {run} {role}",
+        )
+        self._process.start()
+        # Its ends are its alone: when it is gone, in whatever way, ours say so.
+        events.close()
+        commands.close()
 
     def tell(self, **command: Any) -> None:
         """Send a command; a child that is gone is noticed when its events end."""
         with contextlib.suppress(OSError):
-            print(json.dumps(command), file=self._process.stdin, flush=True)
+            self._commands.send(command)
 
     def next_event(self, deadline: float) -> dict[str, Any] | None:
         """The next event, or None when the child has ended.
@@ -82,32 +79,26 @@ class Child:
             DemoError: Nothing came before the deadline, or the child reported an error.
         """
         try:
-            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            raise DemoError(
-                f"the {self.role} process took too long; raise --timeout, or see its log with "
-                "--keep-logs"
-            ) from None
-        if line is None:
+            if not self._events.poll(max(0.0, deadline - time.monotonic())):
+                raise DemoError(
+                    f"the {self.role} process took too long; raise --timeout, or see its log with "
+                    "--keep-logs"
+                )
+            event: dict[str, Any] = self._events.recv()
+        except (EOFError, ConnectionResetError):
             return None
-        try:
-            event: dict[str, Any] = json.loads(line)
-        except ValueError:
-            return {"event": "noise", "line": line.rstrip()}
         if event["event"] == "error":
             raise DemoError(f"the {self.role} process: {event['message']}")
         return event
 
     def stop(self, grace_s: float = 10.0) -> None:
         """End the child in good order, or kill it."""
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
+        self._commands.close()
+        self._process.join(grace_s)
+        if self._process.is_alive():
             self._process.kill()
-            self._process.wait()
+            self._process.join()
+        self._events.close()
 
     def explain(self) -> str:
         """The end of the child's log, for an error."""

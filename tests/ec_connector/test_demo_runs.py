@@ -12,7 +12,7 @@ pytest.importorskip("nixl")
 pytest.importorskip("PIL")
 
 from ec_connector.demo.encoder import output_bytes
-from ec_connector.demo.engine import DemoError
+from ec_connector.demo.errors import DemoError
 from ec_connector.demo.images import Picture
 from ec_connector.demo.main import run_demo
 from tests import recording

@@ -178,3 +178,20 @@ def test_other_content_is_not_announced() -> None:
     engine.save("mine", rows=2)
     _, params = engine.scheduler.request_finished(Request("other", [item("mine", rows=3)]))
     assert params == {"mine": {"item_indices": [0], "metadata": {}}}
+
+
+@pytest.mark.clause("EC-2.8")
+def test_what_lies_in_the_tier_under_a_name_is_not_for_who_cannot_rely_on_it() -> None:
+    """One request brings the hash and saves it; another's host may have counted it."""
+    name = "8f43" * 16
+    engine = Engine()
+    engine.save(name)
+    brings = Request("brings", [item(name)])
+    counts = Request("counts", [item(name, named_by_content=False)])
+    assert engine.scheduler.ensure_cache_available(counts, 0)
+    step = engine.step(counts)
+    assert (step.saves, step.loads) == ((), ())
+    assert engine.scheduler.stats()["not_named_by_content"] == 1
+    assert engine.scheduler.ensure_cache_available(brings, 0)
+    (load,) = engine.step(brings).loads
+    assert load.mm_hash == name

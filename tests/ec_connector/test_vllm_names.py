@@ -10,8 +10,6 @@ import pytest
 
 from ec_connector.items import is_counted, make_item
 from ec_connector.vllm.names import Names, read_names
-from tests.ec_connector.engine import Engine, item
-from tests.ec_connector.test_scheduler_media import Request
 from tests.ec_connector.test_vllm_features import feature, make, request
 
 pytestmark = pytest.mark.clause("EC-2.8")
@@ -127,18 +125,3 @@ def test_a_hostile_name_costs_time_in_proportion_to_its_length() -> None:
         "renderer0-mm-" * 80_000,
     ):
         assert not is_counted(name)
-
-
-def test_what_lies_in_the_tier_under_a_name_is_not_for_who_cannot_rely_on_it() -> None:
-    """One request brings the hash and saves it; another's host may have counted it."""
-    engine = Engine()
-    engine.save(HASH)
-    brings = Request("brings", [item(HASH)])
-    counts = Request("counts", [item(HASH, named_by_content=False)])
-    assert engine.scheduler.ensure_cache_available(counts, 0)
-    step = engine.step(counts)
-    assert (step.saves, step.loads) == ((), ())
-    assert engine.scheduler.stats()["not_named_by_content"] == 1
-    assert engine.scheduler.ensure_cache_available(brings, 0)
-    (load,) = engine.step(brings).loads
-    assert load.mm_hash == HASH
