@@ -117,7 +117,7 @@ $(E2E_STAMP): pyproject.toml constraints/e2e.txt
 	@touch $(E2E_STAMP)
 
 e2e: $(E2E_STAMP)
-	@$(E2E)/bin/python -m e2e.run $(ARGS)
+	@$(E2E)/bin/python -m tests.e2e.run $(ARGS)
 
 interop: $(E2E_STAMP)
 	$(call step,wire interop with vLLM's own connector,\

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ec_connector.config import ECConfig
-from ec_connector.items import Item
-from ec_connector.params import AllowedPeers
-from ec_connector.region import SharedRegion
-from ec_connector.scheduler import ECScheduler
-from ec_protocol.holds import HoldTable
-from ec_protocol.tier import EncodingTier
+from ec_connector.config.settings import ECConfig
+from ec_connector.engine.items import Item
+from ec_connector.engine.params import AllowedPeers
+from ec_connector.engine.scheduler import ECScheduler
+from ec_connector.region.shared import SharedRegion
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import NdjsonSink, Trace
 
 if TYPE_CHECKING:
-    from ec_connector.p2p import P2P
+    from ec_connector.network.p2p import P2P
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SchedulerInstance:
         self.p2p: P2P | None = None
         if config.enable_nixl:
             # Only here: without the gate nothing of it is imported (EC-12.2).
-            from ec_connector.p2p import P2P
+            from ec_connector.network.p2p import P2P
 
             self.p2p = P2P(
                 config,

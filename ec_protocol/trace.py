@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ec_protocol.dispatch import DISPATCH
 from ec_protocol.errors import LocalProtocolError, TraceError
-from ec_protocol.lifecycle import load_actions
+from ec_protocol.tables.dispatch import DISPATCH
+from ec_protocol.tables.lifecycle import load_actions
 
 TRACE_VERSION = 2
 

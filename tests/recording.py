@@ -81,8 +81,8 @@ def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
 @contextlib.contextmanager
 def kit() -> Iterator[None]:
     """Every instance that the conformance kit starts leaves a trace, a run of its own."""
-    from ec_connector.conformance.ours import Ours
-    from ec_protocol.tier import EncodingTier
+    from ec_protocol.tier.encodings import EncodingTier
+    from ec_verify.adapters.ours.adapter import Ours
 
     where = folder()
     sinks: list[NdjsonSink] = []

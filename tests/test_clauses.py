@@ -4,7 +4,7 @@
 import re
 from collections import defaultdict
 
-from ec_protocol._files import spec_dir
+from ec_protocol.tables.files import spec_dir
 
 ROOT = spec_dir().parent
 CLAUSE = re.compile(r"\bEC-\d+\.\d+\b")

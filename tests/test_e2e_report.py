@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from e2e import groups, rows, run, server
-from e2e.ask import Answer, _joined
-from e2e.bench import Group
-from e2e.rows import Oracle, Row, measured
-from e2e.server import ServerError
+from tests.e2e import groups, rows, run, server
+from tests.e2e.ask import Answer, _joined
+from tests.e2e.bench import Group
+from tests.e2e.rows import Oracle, Row, measured
+from tests.e2e.server import ServerError
 
 
 def answer(*tokens: int, logprob: float = -1.0) -> Answer:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 ENGLISH = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 KOREAN = (ROOT / "docs" / "guide.ko.md").read_text(encoding="utf-8")
 BOTH = pytest.mark.parametrize("text", [ENGLISH, KOREAN], ids=["en", "ko"])

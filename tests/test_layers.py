@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
 
 # Core modules that are imported only when peer-to-peer is on.
 P2P_CORE = {"attempt", "commands", "consumer", "peers", "producer", "reads", "wire"}
@@ -93,7 +93,7 @@ def imports_of(path: Path) -> list[Import]:
 
 
 def part(module: str) -> str:
-    """`ec_protocol.tlc.output` -> `tlc`; `ec_protocol` -> ``."""
+    """`ec_verify.models.output` -> `tlc`; `ec_protocol` -> ``."""
     return module.partition(".")[2].partition(".")[0]
 
 
@@ -115,7 +115,7 @@ def test_core_needs_only_the_standard_library_and_transitions():
         str(i)
         for module, path in CORE.items()
         for i in imports_of(path)
-        if i.root not in allowed and not (module == "ec_protocol.wire" and i.root == "msgspec")
+        if i.root not in allowed and not (module == "ec_protocol.p2p.wire" and i.root == "msgspec")
     ]
     assert wrong == []
 
@@ -213,13 +213,17 @@ def import_all(modules: list[str], unwanted: list[str]) -> list[str]:
 
 
 def test_gate_off_core_loads_no_heavy_package():
-    assert {"ec_protocol.tier", "ec_protocol.copies", "ec_protocol.timing"} <= set(LOCAL_CORE)
+    assert {
+        "ec_protocol.tier.encodings",
+        "ec_protocol.tier.copies",
+        "ec_protocol.tables.timing",
+    } <= set(LOCAL_CORE)
     unwanted = ["nixl", "zmq", "msgspec", "torch", "typer", "rich", "numpy"]
     assert import_all(LOCAL_CORE, unwanted) == []
 
 
 def test_gate_off_connector_loads_no_peer_to_peer_package():
-    assert "ec_connector.region" in LOCAL_IO
+    assert "ec_connector.region.shared" in LOCAL_IO
     assert import_all(LOCAL_IO, ["nixl", "zmq", "msgspec", "vllm"]) == []
 
 
@@ -227,4 +231,4 @@ def test_the_fresh_interpreter_would_notice():
     """The control: a module that does need msgspec must fail the same check."""
     pytest.importorskip("msgspec")
     with pytest.raises(AssertionError, match="with peer-to-peer off"):
-        import_all(["ec_protocol.wire"], [])
+        import_all(["ec_protocol.p2p.wire"], [])

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import ec_protocol
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +53,8 @@ def test_the_wheel_holds_both_packages_the_tables_and_the_models(wheel):
 def test_the_tables_are_found_from_inside_the_wheel(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
-        "from ec_protocol._files import spec_path, tla_dir, checkout_dir\n"
-        "from ec_protocol.dispatch import DISPATCH\n"
+        "from ec_protocol.tables.files import spec_path, tla_dir, checkout_dir\n"
+        "from ec_protocol.tables.dispatch import DISPATCH\n"
         "print(spec_path('lifecycle.toml'), tla_dir(), checkout_dir(), len(DISPATCH), sep='\\n')\n"
     )
     env = dict(os.environ, PYTHONPATH=str(tmp_path))
@@ -79,7 +78,7 @@ def test_the_tables_are_found_from_inside_the_wheel(wheel, tmp_path):
 def test_console_scripts_exist():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {
-        "ec-protocol": "ec_protocol.cli:main",
+        "ec-protocol": "ec_verify.cli:main",
         "ec-connector": "ec_connector.cli:main",
     }
     for script in scripts:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 MAX_LINES = 450
 
 # Places of one person's machine, alone or as the beginning of a longer path.

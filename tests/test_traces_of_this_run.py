@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from ec_protocol._files import tla_dir
-from ec_protocol.tlc.runner import TlcRunner
-from ec_protocol.tracecheck.check import Report, check, coverage
-from ec_protocol.tracecheck.together import together
+from ec_protocol.tables.files import tla_dir
+from ec_verify.models.runner import TlcRunner
+from ec_verify.traces.check import Report, check, coverage
+from ec_verify.traces.together import together
 from tests import recording
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -34,19 +34,19 @@ Runs = dict[str, list[tuple[Path, ...]]]
 
 #: What builds a node, or a part of one: module and name.
 BUILDERS = {
-    ("ec_connector.conformance.ours", "Ours"),
+    ("ec_verify.adapters.ours.adapter", "Ours"),
     ("ec_connector.demo.main", "run_demo"),
     ("ec_connector.instance", "SchedulerInstance"),
-    ("ec_protocol.peers", "PeerTable"),
-    ("ec_protocol.tier", "EncodingTier"),
+    ("ec_protocol.p2p.peers", "PeerTable"),
+    ("ec_protocol.tier.encodings", "EncodingTier"),
     ("tests.ec_connector", "fake_vllm"),
     ("tests.ec_connector", "pair"),
-    ("tests.ec_connector.engine", "Engine"),
+    ("tests.ec_connector.engine.engine", "Engine"),
     ("tests.ec_connector.node_driver", "Producer"),
-    ("tests.ec_connector.pair", "Node"),
+    ("tests.ec_connector.network.pair", "Node"),
     ("tests.ec_protocol.sim", "Node"),
     ("tests.ec_protocol.test_stateful", "ConnectorMachine"),
-    ("tests.ec_protocol.traced", "Recorded"),
+    ("tests.ec_verify.traces.traced", "Recorded"),
     ("tests.ec_protocol.world", "World"),
     ("tests.harness.engine", "Engine"),
     ("tests.harness.engine", "engine"),

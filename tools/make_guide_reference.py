@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills the reference tables into ``docs/guide.md``, between their markers.
 
-The tables come from ``ec_connector.config``, ``ec_connector.metrics`` and
-``ec_protocol.timing``, so that the guide cannot lag behind the code. The Korean guide
+The tables come from ``ec_connector.config.settings``, ``ec_connector.metrics`` and
+``ec_protocol.tables.timing``, so that the guide cannot lag behind the code. The Korean guide
 is a translation: its tables are written by hand, and a test compares names, types and
 defaults.
 
@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ec_connector.config import config_reference  # noqa: E402
+from ec_connector.config.settings import config_reference  # noqa: E402
 from ec_connector.metrics import metrics_reference  # noqa: E402
-from ec_protocol.timing import inequalities, timer_specs  # noqa: E402
+from ec_protocol.tables.timing import inequalities, timer_specs  # noqa: E402
 
 GUIDE = ROOT / "docs" / "guide.md"
 

@@ -3,7 +3,7 @@
 """Writes the golden wire vectors of ``spec/wire/``, one JSON file each.
 
 The msgpack bytes are laid out here by hand, from the msgpack specification and
-section 8 of ``spec/PROTOCOL.md``, and not by ``ec_protocol.wire`` or any msgpack
+section 8 of ``spec/PROTOCOL.md``, and not by ``ec_protocol.p2p.wire`` or any msgpack
 library: an encoder that agrees with these files agrees with something that it did
 not write itself. The output depends on nothing but this file.
 

@@ -17,7 +17,7 @@ import zmq
 
 from ec_connector.bench import peers
 from ec_connector.bench.rows import Row
-from ec_protocol import wire
+from ec_protocol.p2p import wire
 
 STEP_S: Final = 0.2
 _NBYTES: Final = 4 * peers.BLOCK

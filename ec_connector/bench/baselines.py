@@ -11,8 +11,8 @@ import itertools
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from ec_protocol.entry import Entry
-from ec_protocol.tier import EXTRA_EVICTIONS, PREFERRED_EXTENTS, EncodingTier
+from ec_protocol.tier.encodings import EXTRA_EVICTIONS, PREFERRED_EXTENTS, EncodingTier
+from ec_protocol.tier.entry import Entry
 
 
 @dataclass(slots=True)

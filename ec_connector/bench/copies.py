@@ -28,9 +28,9 @@ import torch
 from ec_connector.bench.baselines import BlockListCache, TierCache
 from ec_connector.bench.rows import Row
 from ec_connector.bench.traffic import MODELS, make_trace, replay
-from ec_connector.copy_engine import CopyEngine, CopyJob
-from ec_connector.region import SharedRegion
-from ec_protocol.extents import Extents
+from ec_connector.copies.base import CopyEngine, CopyJob
+from ec_connector.region.shared import SharedRegion
+from ec_protocol.tier.extents import Extents
 
 #: Pictures of at most 1280 tokens, which is what most deployments allow.
 _MODEL: Final = replace(MODELS["qwen3-vl-2b"], max_tokens=1280)
@@ -123,7 +123,7 @@ def finish(engine: CopyEngine) -> None:
 
 def _host(quick: bool) -> list[Row]:
     """The host engine beside one memmove on the same thread."""
-    from ec_connector.copy_cpu import CpuCopyEngine
+    from ec_connector.copies.cpu import CpuCopyEngine
 
     size = (128 if quick else 512) << 20
     group = churned(size, 300)[:4]

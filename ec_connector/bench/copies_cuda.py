@@ -15,10 +15,16 @@ import torch
 
 from ec_connector.bench.copies import Encoding, batches, bench_region, churned, finish, jobs
 from ec_connector.bench.rows import Row
-from ec_connector.copy_cuda import CudaCopyEngine
-from ec_connector.cuda_methods import METHODS, CopyMethod, MethodUnavailable, Piece, choose_method
-from ec_connector.region import SharedRegion
-from ec_protocol.extents import Extents
+from ec_connector.copies.cuda import CudaCopyEngine
+from ec_connector.copies.cuda_methods import (
+    METHODS,
+    CopyMethod,
+    MethodUnavailable,
+    Piece,
+    choose_method,
+)
+from ec_connector.region.shared import SharedRegion
+from ec_protocol.tier.extents import Extents
 
 #: The smaller one holds few encodings at a time and is churned harder.
 _REGIONS: Final = (8 << 30, 2 << 30)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Final
 
 from ec_connector.bench.rows import Row, in_turns
-from ec_protocol import wire
-from ec_protocol.dispatch import ENTRY
-from ec_protocol.entry import Entry
-from ec_protocol.lifecycle import load_lifecycles
-from ec_protocol.machines import GuardedModel, build_machine
-from ec_protocol.producer import ProducerGrants
-from ec_protocol.tier import EncodingTier
-from ec_protocol.timing import Timing
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.dispatch import ENTRY
+from ec_protocol.tables.lifecycle import load_lifecycles
+from ec_protocol.tables.machines import GuardedModel, build_machine
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
 
 _BLOCK: Final = 8192
 _WANTED_BLOCKS: Final = 880

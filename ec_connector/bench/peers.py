@@ -26,16 +26,16 @@ from typing import Any, Literal
 
 import zmq
 
-from ec_connector.config import ECConfig
-from ec_connector.data import NixlServer
+from ec_connector.config.settings import ECConfig
 from ec_connector.instance import ModelFacts, SchedulerInstance
-from ec_connector.region import SharedRegion
-from ec_protocol import wire
-from ec_protocol.entry import Entry
-from ec_protocol.extents import Extents
-from ec_protocol.producer import ProducerGrants
-from ec_protocol.tier import EncodingTier
-from ec_protocol.timing import Timing
+from ec_connector.network.data import NixlServer
+from ec_connector.region.shared import SharedRegion
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.extents import Extents
 
 BLOCK = 16384
 FACTS = ModelFacts("bench", "bench", "bfloat16", 2)

@@ -18,7 +18,7 @@ import torch
 
 from ec_connector.bench import peers
 from ec_connector.bench.rows import Row
-from ec_connector.data.library import Agent
+from ec_connector.network.data.library import Agent
 
 #: 880 rows of 16 KiB: a picture of about a megapixel.
 _BLOCKS: Final = 880

@@ -18,8 +18,8 @@ from typing import Final
 import torch
 
 from ec_connector.bench.rows import Row
-from ec_connector.region import SharedRegion
-from ec_connector.region_memory import memory_room, populate
+from ec_connector.region.memory import memory_room, populate
+from ec_connector.region.shared import SharedRegion
 
 _BLOCK: Final = 16384
 _GIB: Final = 1 << 30
@@ -115,7 +115,7 @@ def _start(nbytes: int, times: _Times, threads: int | None, gpu: bool) -> None:
 def _pin(address: int, nbytes: int, chunk: int) -> float:
     if not torch.cuda.is_available():
         return 0.0
-    from ec_connector.cuda_pinning import Pinning
+    from ec_connector.copies.cuda_pinning import Pinning
 
     pinning = Pinning(address, nbytes, -(-chunk // 4096) * 4096)
     seconds = pinning.seconds

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 from ec_connector.bench.baselines import BlockListCache, IdealCache, TierCache
 from ec_connector.bench.rows import Row, in_turns
 from ec_connector.bench.traffic import MODELS, make_trace, replay
-from ec_protocol.entry import Entry
-from ec_protocol.tier import EncodingTier
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
 
 SIZES: Final = (256, 880, 4096)
 _ENTRIES: Final = 24

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ec_connector.config import ECConfig
-from ec_connector.copy_cpu import CpuCopyEngine
+from ec_connector.config.settings import ECConfig
+from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.demo.encoder import (
     DTYPE,
     HIDDEN,
@@ -27,10 +27,10 @@ from ec_connector.demo.encoder import (
 )
 from ec_connector.demo.errors import DemoError
 from ec_connector.demo.images import Picture
+from ec_connector.engine.items import Item, make_item
+from ec_connector.engine.worker import ECWorker
 from ec_connector.instance import ModelFacts, SchedulerInstance
-from ec_connector.items import Item, make_item
-from ec_connector.region import SharedRegion
-from ec_connector.worker import ECWorker
+from ec_connector.region.shared import SharedRegion
 
 BLOCK_BYTES = HIDDEN * DTYPE.itemsize
 FACTS = ModelFacts(

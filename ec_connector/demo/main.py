@@ -22,7 +22,7 @@ from typing import Any
 from ec_connector.demo.errors import DemoError
 from ec_connector.demo.images import Picture, write_pictures
 from ec_connector.demo.report import RunName, RunRow, Step, progress_bar
-from ec_connector.region import reap_orphans
+from ec_connector.region.shared import reap_orphans
 
 # Children are forked from one process that has imported torch, which takes seconds, and
 # has done nothing with it yet. This one needs no torch.

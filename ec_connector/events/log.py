@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from ec_connector.engine.params import can_be_asked_for
 from ec_connector.events.codec import Event
-from ec_connector.params import can_be_asked_for
-from ec_protocol.entry import Entry
-from ec_protocol.tier import TierEvent
+from ec_protocol.tier.encodings import TierEvent
+from ec_protocol.tier.entry import Entry
 
 #: Events of one message.
 MAX_BATCH: Final = 1024

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from ec_connector.control import BindError
+from ec_connector.engine.stats import PumpStats
 from ec_connector.events.codec import (
     END_OF_REPLAY,
     Event,
@@ -26,11 +26,11 @@ from ec_connector.events.codec import (
     unpack_number,
 )
 from ec_connector.events.log import MAX_BATCH, EventLog, as_events
-from ec_connector.pump_stats import PumpStats
+from ec_connector.network.control import BindError
 from ec_protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
-    from ec_connector.config import EventSettings
+    from ec_connector.config.settings import EventSettings
 
 logger = logging.getLogger(__name__)
 

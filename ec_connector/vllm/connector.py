@@ -23,15 +23,15 @@ from vllm.distributed.ec_transfer.ec_connector.base import (
     ECConnectorWorkerMetadata,
 )
 
+from ec_connector.engine.messages import StepMetadata
+from ec_connector.engine.worker import ECWorker
 from ec_connector.instance import SchedulerInstance
-from ec_connector.messages import StepMetadata
 from ec_connector.metrics import StatsSource
-from ec_connector.region import SharedRegion
+from ec_connector.region.shared import SharedRegion
 from ec_connector.vllm.features import RequestItems, placeholder_fields
 from ec_connector.vllm.metadata import ECStepMetadata, ECWorkerMetadata
 from ec_connector.vllm.metrics import ECPromMetrics, ECStats
 from ec_connector.vllm.setup import Setup, read_setup
-from ec_connector.worker import ECWorker
 from ec_protocol.errors import LocalProtocolError
 
 logger = logging.getLogger(__name__)

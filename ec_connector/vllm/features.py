@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from ec_connector.items import Item, make_item
+from ec_connector.engine.items import Item, make_item
 from ec_connector.vllm.names import Names
 from ec_connector.vllm.setup import Widths
 

@@ -10,7 +10,7 @@ from vllm.distributed.ec_transfer.ec_connector.base import (
     ECConnectorWorkerMetadata,
 )
 
-from ec_connector.messages import StepMetadata, WorkerReport
+from ec_connector.engine.messages import StepMetadata, WorkerReport
 
 
 @dataclass(frozen=True)

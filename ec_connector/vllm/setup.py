@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import torch
 
-from ec_connector.config import ECConfig
-from ec_connector.copy_engine import CopyEngine
+from ec_connector.config.settings import ECConfig
+from ec_connector.copies.base import CopyEngine
 from ec_connector.instance import ModelFacts
-from ec_connector.region import SharedRegion
+from ec_connector.region.shared import SharedRegion
 from ec_connector.vllm.names import Names, read_names
 from ec_protocol.errors import ConfigError
 
@@ -165,11 +165,11 @@ class Setup:
             ConfigError: There is none.
         """
         if self.device_type == "cpu":
-            from ec_connector.copy_cpu import CpuCopyEngine
+            from ec_connector.copies.cpu import CpuCopyEngine
 
             return CpuCopyEngine(region)
         if self.device_type == "cuda":
-            from ec_connector.copy_cuda import CudaCopyEngine
+            from ec_connector.copies.cuda import CudaCopyEngine
 
             return CudaCopyEngine(region)
         raise ConfigError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ec_connector.region_driver import Child, private_folder
+from tests.ec_connector.region.region_driver import Child, private_folder
 
 
 @pytest.fixture

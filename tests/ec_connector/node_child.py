@@ -13,7 +13,7 @@ import json
 import random
 import sys
 
-from tests.ec_connector.pair import Node
+from tests.ec_connector.network.pair import Node
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import json
 import random
 from typing import Any
 
-from tests.ec_connector.pair import BLOCK
+from tests.ec_connector.network.pair import BLOCK
 from tests.harness.child import Child
 
 NBYTES = 100 * BLOCK + 17

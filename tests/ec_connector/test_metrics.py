@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ec_connector import metrics
+from ec_connector.engine.stats import PumpStats
 from ec_connector.metrics import (
     FAMILIES,
     MAX_SAMPLES,
@@ -23,7 +24,6 @@ from ec_connector.metrics import (
     metrics_reference,
     reduce,
 )
-from ec_connector.pump_stats import PumpStats
 from tests.harness.content import request
 from tests.harness.engine import Engine, engine
 from tests.harness.remote import Remote, announcement

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from ec_protocol.tlc.runner import TlcRunner
 from ec_protocol.trace import Trace
-from ec_protocol.tracecheck.check import Report, check_runs
-from ec_protocol.tracecheck.load import make_run
+from ec_verify.models.runner import TlcRunner
+from ec_verify.traces.check import Report, check_runs
+from ec_verify.traces.load import make_run
 from tests.ec_connector.test_harness_random import ConsumerMachine, EngineMachine, ProducerMachine
 from tests.harness.engine import Engine
 

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("nixl")
 
-from ec_protocol.tlc.runner import TlcRunner
-from ec_protocol.tracecheck.check import Report, check
-from tests.ec_connector.pair import BLOCK, Node, wait_for
+from ec_verify.models.runner import TlcRunner
+from ec_verify.traces.check import Report, check
+from tests.ec_connector.network.pair import BLOCK, Node, wait_for
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 

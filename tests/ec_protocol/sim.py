@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ec_protocol import wire
-from ec_protocol.commands import (
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.commands import (
     AbandonRead,
     ClosePeer,
     ForgetRead,
@@ -24,13 +24,13 @@ from ec_protocol.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.consumer import ConsumerReads
-from ec_protocol.copies import Copy, CopyTable
-from ec_protocol.entry import Entry
-from ec_protocol.holds import HoldTable
-from ec_protocol.producer import ProducerGrants
-from ec_protocol.tier import EncodingTier
-from ec_protocol.timing import Timing
+from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.copies import Copy, CopyTable
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 
 BLOCK = 16

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from ec_protocol.timing import Timing
+from ec_protocol.tables.timing import Timing
 from ec_protocol.trace import Trace
 from tests import recording
 from tests.ec_protocol.sim import BLOCK, Dma, Node, World, Writing, blocks_of

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ec_protocol.copies import CopyTable
-from ec_protocol.dispatch import ENTRY
 from ec_protocol.errors import LocalProtocolError, TraceError
-from ec_protocol.tier import EncodingTier
+from ec_protocol.tables.dispatch import ENTRY
+from ec_protocol.tier.copies import CopyTable
+from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.trace import TRACE_VERSION, NdjsonSink, Trace, read_trace
 
 pytestmark = pytest.mark.clause("EC-1.3")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ec_protocol.tier import EncodingTier
+from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.trace import NdjsonSink, Trace, TraceError, read_trace
 
 BLOCK = 64

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ec_protocol._files import spec_dir
-from ec_protocol.tlc.runner import TlcRunner
-from ec_protocol.tracecheck.check import Report, check
+from ec_protocol.tables.files import spec_dir
+from ec_verify.models.runner import TlcRunner
+from ec_verify.traces.check import Report, check
 from tests.test_traces_of_this_run import CENSUS
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]

@@ -24,8 +24,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ec_protocol import wire
-from ec_protocol.commands import (
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.commands import (
     AbandonRead,
     Command,
     ForgetRead,
@@ -34,13 +34,13 @@ from ec_protocol.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.consumer import ConsumerReads, FetchState
-from ec_protocol.copies import CopyTable
-from ec_protocol.entry import Entry
-from ec_protocol.holds import HoldTable
-from ec_protocol.producer import ProducerGrants
-from ec_protocol.tier import EncodingTier
-from ec_protocol.timing import Timing
+from ec_protocol.p2p.consumer import ConsumerReads, FetchState
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.copies import CopyTable
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 
 PRODUCER: PeerKey = ("producer", 5601)

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 #: Bound of every wait: far beyond what a healthy run takes, on a busy machine too.
 DEADLINE_S = 120.0
 

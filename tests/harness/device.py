@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from ec_connector.copy_engine import CopyEngine, CopyJob, Verdict, byte_spans
-from ec_connector.region import SharedRegion
+from ec_connector.copies.base import CopyEngine, CopyJob, Verdict, byte_spans
+from ec_connector.region.shared import SharedRegion
 
 GARBAGE = 0xEE
 

@@ -20,15 +20,15 @@ from typing import Any, Literal
 
 import torch
 
-from ec_connector.config import ECConfig
-from ec_connector.copy_cpu import CpuCopyEngine
-from ec_connector.copy_engine import CopyEngine
-from ec_connector.messages import WorkerReport
-from ec_connector.region import SharedRegion
-from ec_connector.scheduler import ECScheduler
-from ec_connector.worker import ECWorker
-from ec_protocol.holds import HoldTable
-from ec_protocol.tier import EncodingTier
+from ec_connector.config.settings import ECConfig
+from ec_connector.copies.base import CopyEngine
+from ec_connector.copies.cpu import CpuCopyEngine
+from ec_connector.engine.messages import WorkerReport
+from ec_connector.engine.scheduler import ECScheduler
+from ec_connector.engine.worker import ECWorker
+from ec_connector.region.shared import SharedRegion
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 from tests.harness.content import BLOCK, DTYPE, ELEMENT, WIDTH, Request, expected, same
 from tests.harness.device import GARBAGE, Device, DeviceEngine, Op

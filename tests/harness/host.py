@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from ec_connector.messages import StepMetadata, WorkerReport
-from ec_connector.scheduler import ECScheduler
+from ec_connector.engine.messages import StepMetadata, WorkerReport
+from ec_connector.engine.scheduler import ECScheduler
 from tests.harness.content import Request
 
 

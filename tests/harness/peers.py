@@ -7,9 +7,9 @@ import dataclasses
 import time
 from typing import Any
 
-from ec_connector.config import ECConfig
+from ec_connector.config.settings import ECConfig
 from ec_connector.instance import ModelFacts
-from ec_connector.p2p import P2P
+from ec_connector.network.p2p import P2P
 from tests.harness.content import BLOCK, ELEMENT
 
 FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)

@@ -12,11 +12,11 @@ import multiprocessing.connection
 from dataclasses import dataclass
 from typing import Any
 
-from ec_connector.config import ECConfig
-from ec_connector.copy_cpu import CpuCopyEngine
-from ec_connector.messages import StepMetadata, WorkerReport
-from ec_connector.region import SharedRegion
-from ec_connector.worker import ECWorker
+from ec_connector.config.settings import ECConfig
+from ec_connector.copies.cpu import CpuCopyEngine
+from ec_connector.engine.messages import StepMetadata, WorkerReport
+from ec_connector.engine.worker import ECWorker
+from ec_connector.region.shared import SharedRegion
 from tests.harness.content import BLOCK, expected, same
 
 PATIENCE_S = 60.0

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import torch
 
-from ec_protocol import wire
-from ec_protocol.commands import AbandonRead, PrepareRead, SendReq
-from ec_protocol.consumer import ConsumerReads
-from ec_protocol.producer import ProducerGrants
-from ec_protocol.timing import Timing
-from ec_protocol.wire import XferAck, XferStatus
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.commands import AbandonRead, PrepareRead, SendReq
+from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.p2p.wire import XferAck, XferStatus
+from ec_protocol.tables.timing import Timing
 from tests.harness.content import BLOCK, expected
 
 PEER = ("peer.example", 5601)

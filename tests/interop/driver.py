@@ -28,11 +28,11 @@ from unittest import mock
 import pytest
 import zmq
 
-from e2e.server import CPU_ENV, free_port
 from ec_connector.instance import ModelFacts
-from ec_protocol import wire
-from ec_protocol.wire import XferAck, XferReq
-from tests.ec_connector.pair import BLOCK, Node
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.wire import XferAck, XferReq
+from tests.e2e.server import CPU_ENV, free_port
+from tests.ec_connector.network.pair import BLOCK, Node
 from tests.harness import child
 from tests.interop import forked
 from tests.interop.clock import Clock

@@ -58,7 +58,7 @@ def command_line(output: str, words: list[str], *, heartbeats_in_time: bool = Fa
             connects, instead of afterwards.
     """
     own_output(output, 1)
-    from ec_protocol.cli import main
+    from ec_verify.cli import main
 
     if heartbeats_in_time:
         _set_heartbeats_in_time()
@@ -69,7 +69,7 @@ def command_line(output: str, words: list[str], *, heartbeats_in_time: bool = Fa
 def _set_heartbeats_in_time() -> None:
     import zmq
 
-    from ec_connector.conformance import vllm_stage
+    from ec_verify.adapters.builtin import stage as vllm_stage
 
     control = vllm_stage.install()["control"]
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import zmq
 
-from tests.ec_connector.pair import BLOCK
+from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import ROWS, Asked, Builtin, Dealer, fresh, marks, until
 
 pytestmark = marks

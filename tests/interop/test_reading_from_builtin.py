@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ec_connector.items import make_item
-from ec_protocol import wire
-from tests.ec_connector.pair import BLOCK
+from ec_connector.engine.items import make_item
+from ec_protocol.p2p import wire
+from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import COMPAT, NBYTES, RELEASE, ROWS, Ours, marks, until
 
 pytestmark = marks

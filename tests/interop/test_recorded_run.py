@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from e2e.server import ROOT
-from ec_protocol.conformance.schedule import all_cases
+from ec_verify.kit.language.schedule import all_cases
+from tests.e2e.server import ROOT
 from tests.interop.driver import PATIENCE_S, RELEASE, forks, marks
 from tests.interop.forked import command_line
 

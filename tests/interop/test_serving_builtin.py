@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ec_connector.items import make_item
-from ec_protocol import wire
-from ec_protocol.wire import XferReq, XferStatus
-from tests.ec_connector.pair import BLOCK
+from ec_connector.engine.items import make_item
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.wire import XferReq, XferStatus
+from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import (
     COMPAT,
     NBYTES,

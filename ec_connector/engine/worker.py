@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's half of the connector: copies what the scheduler decided, and reports.
+
+The methods carry vLLM's hook names but know nothing of vLLM. In every engine step
+the host calls, in this order::
+
+    start_save_caches             what the encoder will produce in this step
+    start_load_caches             fill encoder_cache out of the region
+    save_caches                   the encoder produced one encoding
+    get_finished                  the step is over: submit all saves at once
+    build_connector_worker_meta   which copies have ended
+
+Which rank does what: all ranks hold the same encoder outputs, so rank 0 of the
+tensor- and context-parallel group alone writes them; every rank loads into its own
+encoder cache. Each participating rank reports each copy that the metadata names
+**exactly once**, whatever became of it (EC-4.1): an encoder that never ran, an
+output of the wrong size and a failed copy are reports too, since without one the
+blocks would stay held for ever.
+
+When a save is reported: the host asks once per step, right after it has queued the
+encoder on the device, and so before the encoder has run. A host copy is waited for
+(``settle``) and reported at once. A device copy waits for the encoder, and whoever waited
+for that would stop the host for the whole encoder in every step; so it is reported with
+the next step, which the scheduler delegate's ``has_pending_push_work`` brings about even
+when no request wants one. Meanwhile a reader is told NACK_NOT_READY and asks again.
+
+Main thread of the worker process only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, MutableMapping
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ec_connector.copies.base import CopyEngine, CopyJob
+from ec_connector.engine.messages import CopyReport, LoadOp, SaveOp, StepMetadata, WorkerReport
+from ec_protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ec_connector.config.settings import ECConfig
+    from ec_connector.region.shared import SharedRegion
+
+logger = logging.getLogger(__name__)
+
+EncoderCache = MutableMapping[str, torch.Tensor]
+
+#: How long the end of a step that saves may be held up, so that the saves can be
+#: reported with it. An encoder's step takes many times that.
+SETTLE_S: Final = 0.005
+
+
+class ECWorker:
+    """Worker delegate of one rank.
+
+    Args:
+        config: Settings of the process.
+        region: The mapped region. Whoever opened it closes it, after ``shutdown``.
+        engine: Copies between this rank's device and the region.
+        rank: This rank among those that load, from 0.
+        world_size: Ranks that load.
+        is_saver: Whether this rank writes saves; exactly one rank of an instance
+            does. None means rank 0.
+
+    Raises:
+        ConfigError: The rank is not among the ranks.
+    """
+
+    def __init__(
+        self,
+        config: ECConfig,
+        region: SharedRegion,
+        engine: CopyEngine,
+        rank: int = 0,
+        world_size: int = 1,
+        is_saver: bool | None = None,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ConfigError(
+                f"rank={rank!r}: expected 0 to {world_size - 1} of {world_size} ranks"
+            )
+        self.config = config
+        self.region = region
+        self.engine = engine
+        self.rank = rank
+        self.world_size = world_size
+        self.is_saver = rank == 0 if is_saver is None else is_saver
+        # Saves of the step whose encoder output has not been seen yet, by hash.
+        self._planned: dict[str, SaveOp] = {}
+        self._batch: list[CopyJob] = []
+        self._reports: list[CopyReport] = []
+        self._settling = False
+
+    # ------------------------------------------------------------------- step hooks
+    def start_save_caches(self, metadata: StepMetadata) -> None:
+        """Learn which encoder outputs of this step are to be saved."""
+        # Left over only if the host gave a step up half-way.
+        self._flush()
+        if self.is_saver:
+            for op in metadata.saves:
+                if self._planned.setdefault(op.mm_hash, op) is not op:
+                    logger.error("step %d saves %s twice", metadata.step_id, op.mm_hash)
+                    self._report(op.copy_id, False)
+
+    def start_load_caches(self, encoder_cache: EncoderCache, metadata: StepMetadata) -> None:
+        """Fill ``encoder_cache`` with every encoding that the step loads.
+
+        When this returns the model may read the new tensors: on a CPU they are
+        filled, on a device the compute stream is ordered behind the copies.
+
+        Args:
+            encoder_cache: The host's cache. A hash that is in it already is kept
+                as it is and reported as landed.
+            metadata: The step's metadata.
+        """
+        loads: list[tuple[LoadOp, torch.Tensor]] = []
+        for op in metadata.loads:
+            if op.mm_hash in encoder_cache:
+                self._report(op.copy_id, True)
+                continue
+            tensor = self._make_tensor(op)
+            if tensor is not None:
+                loads.append((op, tensor))
+        if not loads:
+            return
+        self.engine.submit_loads(
+            [CopyJob(op.copy_id, tensor, op.extents, op.nbytes) for op, tensor in loads]
+        )
+        failed = self.engine.order_loads()
+        for op, tensor in loads:
+            if op.copy_id not in failed:
+                encoder_cache[op.mm_hash] = tensor
+
+    def save_caches(
+        self, encoder_cache: EncoderCache, mm_hash: str, metadata: StepMetadata
+    ) -> None:
+        """The encoder produced ``encoder_cache[mm_hash]``.
+
+        It is copied with the whole step's saves, in ``get_finished``. A hash that
+        the step does not save (the region was full) is ignored.
+
+        Args:
+            encoder_cache: The host's cache; the tensor is not changed any more.
+            mm_hash: Key of the encoding.
+            metadata: The step's metadata.
+        """
+        op = self._planned.pop(mm_hash, None)
+        if op is None:
+            return
+        tensor = encoder_cache.get(mm_hash)
+        if tensor is None:
+            logger.warning("save of %s: the encoder cache does not hold it", mm_hash)
+            self._report(op.copy_id, False)
+        else:
+            self._batch.append(CopyJob(op.copy_id, tensor, op.extents, op.nbytes))
+
+    def get_finished(
+        self, finished_req_ids: Iterable[str] = ()
+    ) -> tuple[set[str] | None, set[str] | None]:
+        """The step is over: submit its saves in one batch, give up the others.
+
+        A planned save whose encoder never ran (the request was aborted, or the
+        step failed) is reported as not landed (EC-4.3).
+
+        Returns:
+            ``(None, None)``: no request waits for a copy.
+        """
+        self._flush()
+        return None, None
+
+    def build_connector_worker_meta(self) -> WorkerReport | None:
+        """What has ended since the last call, or None if nothing has."""
+        if self._settling:
+            self._settling = False
+            self.engine.settle(SETTLE_S)
+        for verdict in self.engine.poll():
+            self._report(verdict.copy_id, verdict.ok)
+        if not self._reports:
+            return None
+        report = WorkerReport(tuple(self._reports))
+        self._reports.clear()
+        return report
+
+    # --------------------------------------------------------------------- the rest
+    @property
+    def has_pending(self) -> bool:
+        """Whether a report is still owed, so that the host must not stop stepping."""
+        return bool(self._planned or self._batch or self._reports or self.engine.pending)
+
+    def shutdown(self) -> None:
+        """Finish or give up what is left; nothing touches the region afterwards.
+
+        Reports can still be had from ``build_connector_worker_meta``.
+        """
+        self._flush()
+        self.engine.shutdown()
+
+    # -------------------------------------------------------------------- internals
+    def _flush(self) -> None:
+        batch, self._batch = self._batch, []
+        planned, self._planned = self._planned, {}
+        for op in planned.values():
+            self._report(op.copy_id, False)
+        if batch:
+            self.engine.submit_saves(batch)
+            self._settling = True
+
+    def _make_tensor(self, op: LoadOp) -> torch.Tensor | None:
+        """The tensor that a load fills; None, and a report, if it cannot be made."""
+        dtype = getattr(torch, op.dtype, None)
+        try:
+            if not isinstance(dtype, torch.dtype):
+                raise ValueError(f"{op.dtype!r} is not the name of a torch dtype")
+            return self.engine.empty(op.shape, dtype)
+        except Exception:
+            logger.exception("load of %s: no tensor of %s %s", op.mm_hash, op.shape, op.dtype)
+            self._report(op.copy_id, False)
+            return None
+
+    def _report(self, copy_id: int, landed: bool) -> None:
+        self._reports.append(CopyReport(copy_id, self.rank, landed))

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pump's I/O: sockets and data plane on one side, the core on the other.
+
+``PumpIO`` has no thread of its own and starts nothing: the pump's thread makes it,
+turns it and closes it. It takes the lock for one short core call at a time and does
+no I/O under it.
+
+Times that are compared with a fence are taken *after* the library reported the end
+of a READ, so the end they are compared for lies before them (EC-5.3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from ec_connector.engine.stats import PumpStats
+from ec_connector.events.publisher import EventPublisher
+from ec_connector.network.control import ControlClient
+from ec_connector.network.data.base import DataPlaneError, DataPlaneReader, DataPlaneServer
+from ec_connector.network.serving import Serving
+from ec_protocol.errors import ECError, RemoteProtocolError
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.commands import (
+    AbandonRead,
+    ClosePeer,
+    Command,
+    ForgetRead,
+    OpenPeer,
+    PrepareRead,
+    ReleaseGrant,
+    SendReq,
+)
+from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.holds import HoldTable
+
+logger = logging.getLogger(__name__)
+
+EventsFactory = Callable[["zmq.Context[Any]", tuple[str, int] | None], EventPublisher]
+
+#: Longest sleep: holds that the engine thread made meanwhile end this much late.
+_IDLE_S: Final = 1.0
+#: Pause between two looks while a transfer is under way, and when it takes long.
+_BUSY_PAUSE_S: Final = 30e-6
+_SLOW_PAUSE_S: Final = 300e-6
+_SLOW_AFTER_S: Final = 0.1
+#: Requests of which is remembered when they were sent; some are never answered.
+_MAX_UNANSWERED: Final = 4096
+#: Timers are looked at no more often while a transfer keeps the pump busy.
+_TICK_S: Final = 1e-3
+
+
+class PumpError(ECError):
+    """The pump cannot be used: wrongly made, started twice, or failed."""
+
+
+class PumpIO:
+    """Everything that the pump's thread owns. Pump thread only.
+
+    Args:
+        lock: The tier's lock.
+        consumer: Fetches to carry out, or None.
+        producer: Grants to serve, or None.
+        reader_factory: Makes the consumer's data plane.
+        server_factory: Makes the producer's data plane.
+        bind: Host and port of the control socket; needed by a producer.
+        timing: Heartbeats.
+        holds: Holds to let run out.
+        clock: Monotonic seconds.
+        wake_fd: Becomes readable when the engine thread has left something to do.
+        stats: Where to count.
+        events_factory: Makes the publisher of events, given the context and the address
+            that is bound; None publishes none.
+
+    Raises:
+        PumpError: A half is missing that the roles need.
+    """
+
+    def __init__(
+        self,
+        *,
+        lock: threading.Lock,
+        consumer: ConsumerReads | None,
+        producer: ProducerGrants | None,
+        reader_factory: Callable[[], DataPlaneReader] | None,
+        server_factory: Callable[[], DataPlaneServer] | None,
+        bind: tuple[str, int] | None,
+        timing: Timing,
+        holds: HoldTable | None,
+        clock: Callable[[], float],
+        wake_fd: int,
+        stats: PumpStats,
+        events_factory: EventsFactory | None = None,
+    ) -> None:
+        if producer is not None and (bind is None or server_factory is None):
+            raise PumpError("a producer needs an address to bind and a data plane to serve")
+        if consumer is not None and reader_factory is None:
+            raise PumpError("a consumer needs a data plane to read with")
+        self._lock = lock
+        self._consumer = consumer
+        self._producer = producer
+        self._reader_factory = reader_factory
+        self._server_factory = server_factory
+        self._bind = bind
+        self._timing = timing
+        self._holds = holds
+        self._clock = clock
+        self._wake_fd = wake_fd
+        self.stats = stats
+        self._events_factory = events_factory
+        self._events: EventPublisher | None = None
+        self.address: tuple[str, int] | None = None
+        self._context: zmq.Context[Any] | None = None
+        self._serving: Serving | None = None
+        self._client: ControlClient | None = None
+        self._reader: DataPlaneReader | None = None
+        self._sent_at: dict[int, float] = {}
+        self._posted_at: dict[int, float] = {}
+        self._busy_since: float | None = None
+        self._ticked_at = -math.inf
+
+    def open(self) -> None:
+        """Bind, connect and register; then ``close`` must follow.
+
+        Raises:
+            ECError: A port in use, an unknown backend, or a refused region.
+        """
+        self._context = zmq.Context()
+        if self._producer is not None and self._bind and self._server_factory is not None:
+            self._serving = Serving(
+                self._context,
+                self._producer,
+                self._server_factory,
+                self._bind,
+                timing=self._timing,
+                lock=self._lock,
+                clock=self._clock,
+                stats=self.stats,
+            )
+            self.address = self._serving.address
+        if self._consumer is not None:
+            self._client = ControlClient(self._context, self._timing)
+        if self._reader_factory is not None:
+            self._reader = self._reader_factory()
+        if self._events_factory is not None:
+            self._events = self._events_factory(self._context, self.address)
+
+    def close(self) -> None:
+        """Close everything; each thing on its own, so that none keeps another open."""
+        for thing in (self._events, self._reader, self._serving):
+            if thing is not None:
+                try:
+                    thing.close()
+                except Exception:
+                    logger.exception("closing %s", type(thing).__name__)
+        if self._client is not None:
+            self._client.close_all()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+
+    def shut_down(self) -> None:
+        """The orderly end: waiting fetches fail, READs get their last proof, grants end."""
+        now = self._clock()
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.shutdown(now)
+        self._run_commands()
+        if self._reader is not None and self._consumer is not None:
+            proven = self._reader.close()
+            with self._lock:
+                for attempt_id in proven:
+                    self._consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
+                self._consumer.drain()
+        if self._serving is not None:
+            self._serving.shut_down()
+
+    def fail_closed(self) -> None:
+        """After a failure: fetches fail, READs are quarantined, grants keep their lease.
+
+        Never raises: what fails here leaves blocks where they are, which is safe.
+        """
+        consumer, reader = self._consumer, self._reader
+        if consumer is None:
+            return
+        try:
+            with self._lock:
+                consumer.shutdown(self._clock())
+                consumer.drain()
+            proven = reader.close() if reader is not None else []
+            with self._lock:
+                for attempt_id in proven:
+                    consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
+                consumer.drain()
+        except Exception:
+            logger.exception("failing closed")
+
+    # ------------------------------------------------------------------ one turn
+    def turn(self) -> bool:
+        """Look at everything once.
+
+        Returns:
+            Whether something happened.
+        """
+        self._drain_wake()
+        worked = self._serving is not None and self._serving.turn()
+        worked = self._hear() or worked
+        worked = self._progress() or worked
+        now = self._clock()
+        if now >= self._ticked_at + _TICK_S:
+            self._ticked_at = now
+            with self._lock:
+                if self._consumer is not None:
+                    self._consumer.tick(now)
+                if self._producer is not None:
+                    self._producer.tick(now)
+                if self._holds is not None:
+                    self._holds.tick(now)
+        worked = self._run_commands() or worked
+        # Last, so that what this turn did is told with it.
+        return (self._events is not None and self._events.turn(now)) or worked
+
+    def _drain_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+
+    def _hear(self) -> bool:
+        """The consumer's acks and connections."""
+        client, consumer = self._client, self._consumer
+        if client is None or consumer is None:
+            return False
+        arrived = client.receive()
+        for peer, frames in arrived:
+            now = self._clock()
+            try:
+                ack = wire.keep_named_rows(wire.decode_ack(frames))
+            except RemoteProtocolError as exc:
+                self.stats.malformed("ack", exc)
+                with self._lock:
+                    consumer.on_bad_frame(peer, exc, now)
+                continue
+            self._note_ack(ack.session_id, now)
+            with self._lock:
+                consumer.peer_heard(peer, now)
+                consumer.on_ack(peer, ack, now)
+        changes = client.changes(self._clock())
+        for peer, made in changes:
+            with self._lock:
+                if made:
+                    consumer.peer_heard(peer, self._clock())
+                else:
+                    consumer.peer_lost(peer, self._clock())
+            if not made:
+                client.close(peer)
+        return bool(arrived or changes)
+
+    def _progress(self) -> bool:
+        """The consumer's READs."""
+        reader, consumer = self._reader, self._consumer
+        if reader is None or consumer is None:
+            return False
+        events = reader.poll() if reader.reads or reader.sending else []
+        for attempt_id, outcome, reason in events:
+            now = self._clock()
+            posted_at = self._posted_at.pop(attempt_id, None)
+            if outcome == "done" and posted_at is not None:
+                self.stats.sample("read", now - posted_at)
+            with self._lock:
+                if outcome == "done":
+                    consumer.read_done(attempt_id, now)
+                else:
+                    consumer.read_error(attempt_id, reason, now)
+            if outcome != "done":
+                logger.warning("READ %d failed: %s", attempt_id, reason)
+        proven = reader.reap() if reader.tainted else []
+        with self._lock:
+            for attempt_id in proven:
+                consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
+        return bool(events or proven)
+
+    def _run_commands(self) -> bool:
+        consumer = self._consumer
+        if consumer is None:
+            return False
+        worked = False
+        while True:
+            with self._lock:
+                commands = consumer.drain()
+            if not commands:
+                return worked
+            worked = True
+            for command in commands:
+                self._run(command, consumer)
+
+    def _run(self, command: Command, consumer: ConsumerReads) -> None:
+        client, reader = self._client, self._reader
+        if client is None or reader is None:
+            raise PumpError("commands of a consumer without control or data plane")
+        if isinstance(command, OpenPeer):
+            client.open(command.peer, self._clock())
+        elif isinstance(command, ClosePeer):
+            client.close(command.peer)
+        elif isinstance(command, SendReq):
+            if command.req.attempt_id is not None:
+                if len(self._sent_at) >= _MAX_UNANSWERED:
+                    self._sent_at.clear()
+                self._sent_at[command.req.attempt_id] = self._clock()
+            if not client.send(command.peer, wire.encode(command.req)):
+                self.stats.count("requests_dropped")
+        elif isinstance(command, PrepareRead):
+            self._post(command, consumer, reader)
+        elif isinstance(command, ReleaseGrant):
+            try:
+                reader.notify(command.agent_metadata, command.notice)
+            except (DataPlaneError, RemoteProtocolError) as exc:
+                # The lease ends the grant anyway.
+                logger.info("grant not released: %s", exc)
+                self.stats.count("releases_dropped")
+        elif isinstance(command, AbandonRead):
+            self._posted_at.pop(command.attempt_id, None)
+            reader.abandon(command.attempt_id)
+        elif isinstance(command, ForgetRead):
+            reader.release(command.attempt_id)
+
+    def _post(self, command: PrepareRead, consumer: ConsumerReads, reader: DataPlaneReader) -> None:
+        attempt_id = command.attempt_id
+        try:
+            reader.prepare(
+                attempt_id,
+                command.agent_metadata,
+                command.local,
+                command.remote,
+                command.device_id,
+                command.notice,
+            )
+        except (DataPlaneError, RemoteProtocolError) as exc:
+            logger.warning("READ %d cannot be prepared: %s", attempt_id, exc)
+            self.stats.count("prepare_failures")
+            with self._lock:
+                consumer.post_failed(attempt_id, self._clock())
+            return
+        with self._lock:
+            may_post = consumer.post_read(attempt_id, self._clock())
+        if not may_post:
+            reader.discard(attempt_id)
+            return
+        self._posted_at[attempt_id] = self._clock()
+        try:
+            reader.post(attempt_id)
+        except DataPlaneError as exc:
+            logger.warning("READ %d cannot be posted: %s", attempt_id, exc)
+            with self._lock:
+                consumer.read_error(attempt_id, str(exc), self._clock())
+
+    def _note_ack(self, session_id: str, now: float) -> None:
+        number = session_id.rpartition(".")[2]
+        sent_at = self._sent_at.pop(int(number), None) if number.isdecimal() else None
+        if sent_at is not None:
+            self.stats.sample("ack", now - sent_at)
+
+    # ------------------------------------------------------------------- waiting
+    def sleep(self, worked: bool) -> None:
+        """Wait until there may be something to do; not at all after work was found."""
+        now = self._clock()
+        if self._transferring(now):
+            self._busy_since = now if self._busy_since is None or worked else self._busy_since
+            if worked:
+                return  # a READ that was just posted may be over: some copy at once
+            slow = now - self._busy_since > _SLOW_AFTER_S
+            time.sleep(_SLOW_PAUSE_S if slow else _BUSY_PAUSE_S)
+            return
+        self._busy_since = None
+        if worked:
+            return
+        wait = _IDLE_S
+        with self._lock:
+            due = [
+                deadline
+                for deadline in (
+                    self._consumer.next_deadline() if self._consumer is not None else None,
+                    self._producer.next_deadline() if self._producer is not None else None,
+                    self._holds.next_deadline() if self._holds is not None else None,
+                    self._client.next_deadline() if self._client is not None else None,
+                    self._events.next_deadline() if self._events is not None else None,
+                )
+                if deadline is not None
+            ]
+            if self._consumer is not None and self._consumer.has_commands:
+                return
+        if due:
+            wait = max(0.0, min(wait, min(due) - now))
+        poller = zmq.Poller()
+        poller.register(self._wake_fd, zmq.POLLIN)
+        for plane in (self._serving, self._client, self._events):
+            for sock in plane.sockets if plane is not None else ():
+                poller.register(sock, zmq.POLLIN)
+        poller.poll(max(1, int(wait * 1000 + 0.999)) if wait > 0 else 0)
+
+    def _transferring(self, now: float) -> bool:
+        reading = self._consumer is not None and self._consumer.active_reads > 0
+        sending = self._reader is not None and self._reader.sending
+        serving = self._serving is not None and self._serving.transferring(now)
+        return reading or sending or serving

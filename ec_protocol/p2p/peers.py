@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remote endpoints as a consumer sees them: one ``Peer`` per incarnation.
+
+Pump thread and engine thread, under the tier's lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+from ec_protocol.p2p.commands import PeerKey
+from ec_protocol.p2p.wire import PREFERRED_VERSION
+from ec_protocol.tables.dispatch import PEER
+from ec_protocol.trace import Trace
+
+_NO_READS: Final = PEER.mask("no_reads")
+#: Requests without an answer that are remembered per connection.
+_MAX_UNANSWERED: Final = 256
+
+
+class Unanswered:
+    """Requests of one connection, so that a refusal without a name finds its own.
+
+    vLLM's producer echoes ``session_id`` in OK acks only. Its answers keep the order of
+    the requests, as the connection does, so a refusal that says only ``mm_hash`` answers
+    the oldest request for it that has none (EC-5.6). A request beyond the bound is not
+    remembered: such a refusal then finds an older one or none, never a younger one.
+    """
+
+    __slots__ = ("_by_hash", "_size")
+
+    def __init__(self) -> None:
+        self._by_hash: dict[str, list[str]] = {}
+        self._size = 0
+
+    def sent(self, mm_hash: str, session_id: str) -> None:
+        """A request leaves."""
+        if self._size < _MAX_UNANSWERED:
+            self._by_hash.setdefault(mm_hash, []).append(session_id)
+            self._size += 1
+
+    def answered(self, mm_hash: str, session_id: str) -> None:
+        """An answer names its request: that one and the older ones wait for none."""
+        waiting = self._by_hash.get(mm_hash, [])
+        if session_id in waiting:
+            self._drop(mm_hash, waiting.index(session_id) + 1)
+
+    def take_oldest(self, mm_hash: str) -> str:
+        """An answer names none: the session of its request, or ``""``."""
+        waiting = self._by_hash.get(mm_hash)
+        if not waiting:
+            return ""
+        session_id = waiting[0]
+        self._drop(mm_hash, 1)
+        return session_id
+
+    def _drop(self, mm_hash: str, count: int) -> None:
+        waiting = self._by_hash[mm_hash]
+        del waiting[:count]
+        self._size -= count
+        if not waiting:
+            del self._by_hash[mm_hash]
+
+
+class Peer:
+    """One incarnation of one remote endpoint.
+
+    Attributes:
+        peer_id: Unique in the table for ever.
+        key: Control address.
+        state: State of the peer lifecycle.
+        incarnation: The producer process's own number once it is known; ``""``
+            before, and for old producers.
+        former: Numbers of the processes that were replaced at this address, latest
+            last, a few of them; an ack of theirs is late and void (EC-9.2).
+        version: Wire version to ask with.
+        attempts: Ids of the attempts that are not settled.
+        last_used: When an attempt was last made, seconds.
+        unanswered: Requests that its connection has carried and that have no answer.
+    """
+
+    __slots__ = (
+        "attempts",
+        "former",
+        "incarnation",
+        "key",
+        "last_used",
+        "peer_id",
+        "state",
+        "unanswered",
+        "version",
+    )
+
+    def __init__(self, peer_id: int, key: PeerKey, now: float) -> None:
+        self.peer_id = peer_id
+        self.key = key
+        self.state = PEER.initial
+        self.incarnation = ""
+        self.former: tuple[str, ...] = ()
+        self.version = PREFERRED_VERSION
+        self.attempts: set[int] = set()
+        self.last_used = now
+        self.unanswered = Unanswered()
+
+    def variables(self) -> dict[str, Any]:
+        """The peer's spec variables, for traces."""
+        return {
+            "key": f"{self.key[0]}:{self.key[1]}",
+            "state": self.state,
+            "incarnation": self.incarnation,
+            "version": self.version,
+            "attempts": sorted(self.attempts),
+        }
+
+
+class PeerTable:
+    """The current incarnation of each address, and older ones until they drain.
+
+    Args:
+        cooldown_s: After a loss the address is not tried again for this long, so
+            that a dead producer costs each request nothing instead of a timeout.
+    """
+
+    def __init__(self, cooldown_s: float, trace: Trace | None = None) -> None:
+        self.cooldown_s = cooldown_s
+        self.trace = trace
+        self._current: dict[PeerKey, Peer] = {}
+        self._down: dict[int, Peer] = {}
+        self._lost_at: dict[PeerKey, float] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def connected(self) -> int:
+        """Usable incarnations: each has a connection."""
+        return len(self._current)
+
+    def current(self, key: PeerKey) -> Peer | None:
+        """The usable incarnation behind ``key``, or None."""
+        return self._current.get(key)
+
+    def usable(self) -> list[Peer]:
+        """The incarnations to which requests may be sent: one for each address."""
+        return list(self._current.values())
+
+    def all(self) -> list[Peer]:
+        """Every incarnation that is not drained."""
+        return [*self._current.values(), *self._down.values()]
+
+    def cooling(self, key: PeerKey, now: float) -> bool:
+        """Whether the address was lost too recently to be tried."""
+        lost = self._lost_at.get(key)
+        return lost is not None and now < lost + self.cooldown_s
+
+    def open(self, key: PeerKey, now: float) -> Peer:
+        """A new incarnation in ``connecting``."""
+        peer = Peer(next(self._ids), key, now)
+        self._current[key] = peer
+        self._lost_at.pop(key, None)
+        self._record(peer, "PeerOpen")
+        return peer
+
+    def heard(self, peer: Peer) -> None:
+        """Action ``PeerHeard``."""
+        self._move(peer, "heard")
+        self._record(peer, "PeerHeard")
+
+    def down(self, peer: Peer, event: str, now: float) -> None:
+        """Action ``PeerDown`` by ``lost``, ``replaced`` or ``close``: nothing new is sent."""
+        self._move(peer, event)
+        if self._current.get(peer.key) is peer:
+            del self._current[peer.key]
+        self._down[peer.peer_id] = peer
+        if event == "lost":
+            self._lost_at[peer.key] = now
+        self._record(peer, "PeerDown")
+
+    def drain(self, peer: Peer) -> bool:
+        """Action ``PeerDrained``, if nothing refers to the incarnation any more."""
+        if peer.state != "down" or peer.attempts:
+            return False
+        self._move(peer, "drain", _NO_READS)
+        del self._down[peer.peer_id]
+        self._record(peer, "PeerDrained")
+        return True
+
+    def forget_losses(self, now: float) -> None:
+        """Drop cool-downs that are over, so that the table does not grow with time."""
+        for key in [k for k, lost in self._lost_at.items() if now >= lost + self.cooldown_s]:
+            del self._lost_at[key]
+
+    def _move(self, peer: Peer, event: str, guards: int = 0) -> None:
+        before = peer.state
+        peer.state = PEER.fire(before, event, guards).state
+        if self.trace is not None:
+            self.trace.fired("peer", peer.peer_id, event, guards, before, peer.state)
+
+    def _record(self, peer: Peer, action: str) -> None:
+        if self.trace is not None:
+            self.trace.touch(f"peer:{peer.peer_id}", peer.variables())
+            self.trace.action(action, peer=peer.peer_id)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One encoding in one region: the object that the entry lifecycle moves."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ec_protocol.tables.dispatch import ENTRY
+from ec_protocol.tier.extents import Extents
+
+HolderKind = Literal["load", "grant", "hold", "step"]
+#: Who depends on the bytes: the kind and a number unique within the kind.
+Holder = tuple[HolderKind, int]
+#: Who may be writing the blocks: ("save", copy id) or ("read", attempt id).
+Writer = tuple[Literal["save", "read"], int]
+
+
+class Entry:
+    """One encoding in one region; only ``EncodingTier`` changes it.
+
+    Attributes:
+        entry_id: Unique in the tier for ever; a re-allocated mm_hash is a new entry.
+        mm_hash: The encoding's name.
+        state: State of the entry lifecycle.
+        extents: ``(start, count)`` in blocks, in the order of the bytes.
+        num_blocks: Sum of the counts.
+        nbytes: Bytes of the encoding; the rest of the last block is undefined.
+        shape: Rows × width of the encoding, or None when not known.
+        holders: Outstanding holders; empty unless ``pinned``.
+        writer: Who may be writing; None unless ``saving`` or ``quarantined``.
+        order: Place in the eviction order (landing order).
+        queued: Whether the tier's eviction queue has an item for the entry.
+    """
+
+    __slots__ = (
+        "entry_id",
+        "extents",
+        "holders",
+        "mm_hash",
+        "nbytes",
+        "num_blocks",
+        "order",
+        "queued",
+        "shape",
+        "state",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        entry_id: int,
+        mm_hash: str,
+        extents: Extents,
+        num_blocks: int,
+        nbytes: int,
+        shape: tuple[int, ...] | None,
+    ) -> None:
+        self.entry_id = entry_id
+        self.mm_hash = mm_hash
+        self.state = ENTRY.initial
+        self.extents = extents
+        self.num_blocks = num_blocks
+        self.nbytes = nbytes
+        self.shape = shape
+        self.holders: set[Holder] = set()
+        self.writer: Writer | None = None
+        self.order = 0
+        self.queued = False
+
+    @property
+    def servable(self) -> bool:
+        """Whether the bytes are the named encoding (EC-2.2): ready or pinned."""
+        return self.state in ("ready", "pinned")
+
+    def variables(self) -> dict[str, Any]:
+        """The entry's spec variables, for traces."""
+        return {
+            "mm_hash": self.mm_hash,
+            "state": self.state,
+            "extents": self.extents,
+            "holders": sorted(self.holders),
+            "writer": self.writer,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Entry({self.entry_id}, {self.mm_hash!r}, {self.state}, {self.num_blocks} blocks, "
+            f"{len(self.holders)} holders)"
+        )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This project's own adapter: real delegates, simulated planes."""

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter ``ours``: scheduler and worker delegates and pump I/O as they run in vLLM.
+
+Only sockets, NIXL, the device and the clock are the kit's. The operations are those of
+``ec_verify.kit.adapter``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ec_connector.engine.items import Item, make_item
+from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
+from ec_connector.engine.scheduler import ECScheduler, Role
+from ec_connector.engine.stats import PumpStats
+from ec_connector.events.log import EventLog
+from ec_connector.network.control import Arrived
+from ec_connector.network.data.base import ReadEvent
+from ec_protocol.errors import LocalProtocolError
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.extents import Extents
+from ec_protocol.tier.holds import HoldTable
+from ec_verify.adapters.ours.host import HostSide
+from ec_verify.adapters.ours.planes import SimulatedIO
+from ec_verify.kit.adapter import Json, Result, Unsupported
+
+if TYPE_CHECKING:
+    from ec_verify.adapters.ours.workers import KitWorker
+
+#: Where the region pretends to be: READs name it, nothing dereferences it.
+BASE = 1 << 40
+_ROLES: Mapping[str, Role] = {
+    "producer": "ec_producer",
+    "consumer": "ec_consumer",
+    "both": "ec_both",
+}
+
+
+@dataclass(eq=False)
+class HostRequest:
+    """A request as the delegate sees it."""
+
+    request_id: str
+    items: list[Item]
+    ec_transfer_params: Json
+    num_preemptions: int = 0
+
+
+class _P2P:
+    """The peer-to-peer half as ``ECScheduler`` uses it; the adapter is its pump."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address: tuple[str, int] | None = address
+        self.consumer: ConsumerReads | None = None
+        self.producer: ProducerGrants | None = None
+        self.healthy = True
+
+    def wake(self) -> None:
+        """The adapter turns the pump after every operation anyway."""
+
+    def tick_without_pump(self, now: float) -> None:
+        """The pump is healthy."""
+
+    def shutdown(self) -> None:
+        """The adapter shuts its pump down itself."""
+
+
+class Ours(HostSide):
+    """One engine instance. Faulty variants override ``make_*`` or what those return."""
+
+    _starts = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.memory = bytearray()
+        self.block_size = 0
+        self.scheduler: ECScheduler
+        self.tier: EncodingTier
+        self.io: SimulatedIO | None = None
+        self.metadata: StepMetadata | None = None
+        self._requests: dict[str, HostRequest] = {}
+        self._workers: dict[int, KitWorker] = {}
+        self._wake_fd = -1
+        self._prepare_s = 0.0
+
+    # ------------------------------------------------------- what variants may replace
+    def make_tier(self, blocks: int, block_size: int) -> EncodingTier:
+        """The tier."""
+        return EncodingTier(blocks, block_size)
+
+    def make_holds(self, tier: EncodingTier, share: float) -> HoldTable:
+        """The holds."""
+        return HoldTable(tier, share)
+
+    def make_consumer(self, tier: EncodingTier, **args: Any) -> ConsumerReads:
+        """The consumer's half."""
+        return ConsumerReads(tier, **args)
+
+    def make_producer(self, tier: EncodingTier, **args: Any) -> ProducerGrants:
+        """The producer's half."""
+        return ProducerGrants(tier, **args)
+
+    def make_scheduler(self, tier: EncodingTier, **args: Any) -> ECScheduler:
+        """The scheduler delegate."""
+        return ECScheduler(tier, **args)
+
+    def make_timing(self, timers: Mapping[str, float]) -> Timing:
+        """The timers."""
+        return Timing(**timers)
+
+    # ----------------------------------------------------------------- life cycle
+    def start(self, *, now: float, settings: Mapping[str, Json]) -> Result:
+        """See ``Adapter.start``."""
+        self.now = now
+        timing = self.make_timing(settings["timers"])
+        blocks, self.block_size = settings["blocks"], settings["block_size_bytes"]
+        self.memory = bytearray(b"\xcc" * (blocks * self.block_size))
+        self.ranks = settings["ranks"]
+        quotas = settings["quotas"]
+        self.tier = self.make_tier(blocks, self.block_size)
+        self.holds = self.make_holds(self.tier, quotas.get("holds", 0.5))
+        lock = threading.Lock()
+        # Like a real process: another number at every start.
+        Ours._starts += 1
+        incarnation = f"ours{os.getpid():x}x{Ours._starts:x}"
+        agent = f"agent-{incarnation}".encode()
+        facts = settings["compat"]
+        compat = wire.compatibility_hash(
+            facts["vllm_version"], facts["model"], facts["dtype"], self.block_size
+        )
+        role = _ROLES[settings["role"]]
+        p2p: _P2P | None = None
+        if settings["p2p"]:
+            host, port = settings["peer"]
+            p2p = _P2P((host, port))
+            if role != "ec_producer":
+                p2p.consumer = self.make_consumer(
+                    self.tier,
+                    holds=self.holds,
+                    timing=timing,
+                    compat_hash=compat,
+                    session=incarnation,
+                )
+            if role != "ec_consumer":
+                p2p.producer = self.make_producer(
+                    self.tier,
+                    timing=timing,
+                    compat_hash=compat,
+                    incarnation=incarnation,
+                    base_addr=BASE,
+                    peer_quota=quotas.get("peer", 0.5),
+                    grant_quota=quotas.get("grants", 0.9),
+                )
+            publisher = None
+            if settings["events"]:
+                from ec_verify.adapters.ours.publishing import make_publisher
+
+                log = EventLog(64)
+                self.tier.listener = log.add
+                publisher = make_publisher(
+                    self.emit,
+                    log,
+                    lock,
+                    incarnation=incarnation,
+                    address=(host, port),
+                    sign_of_life_s=timing.heartbeat_interval_s,
+                    clock=lambda: self.now,
+                )
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.io = SimulatedIO(
+                lock=lock,
+                consumer=p2p.consumer,
+                producer=p2p.producer,
+                timing=timing,
+                holds=self.holds,
+                clock=lambda: self.now,
+                wake_fd=self._wake_fd,
+                stats=PumpStats(),
+                emit=self.emit,
+                agent=agent,
+                delay=self._delay,
+                events=publisher,
+            )
+            self.io.open()
+        self.scheduler = self.make_scheduler(
+            self.tier,
+            role=role,
+            items=lambda request: request.items,
+            element_size=settings["element_size"],
+            dtype=facts["dtype"].removeprefix("torch."),
+            world_size=self.ranks,
+            timing=timing,
+            lock=lock,
+            holds=self.holds,
+            p2p=p2p,
+            clock=lambda: self.now,
+        )
+        self.element_size = settings["element_size"]
+        events = bool(settings["events"] and settings["p2p"])
+        return {"base_addr": BASE, "agent": agent.hex(), "timers": {}, "events": events}
+
+    def tick(self, *, now: float) -> Result:
+        """See ``Adapter.tick``."""
+        self._at(now)
+        return {}
+
+    def stop(self, *, now: float) -> Result:
+        """See ``Adapter.stop``."""
+        self._at(now)
+        self.scheduler.shutdown()
+        if self.io is not None:
+            self.io.shut_down()
+            self.io.say_goodbye()
+        return {}
+
+    def close(self) -> None:
+        """Free what the process would take with it."""
+        super().close()
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+
+    # --------------------------------------------------------------------- memory
+    def peek(self, *, now: float, offset: int, size: int) -> Result:
+        """See ``Adapter.peek``. No turn of the pump: hardware asks nobody."""
+        return {"data": self.memory[offset : offset + size].hex()}
+
+    def poke(self, *, now: float, offset: int, data: str) -> Result:
+        """See ``Adapter.poke``."""
+        raw = bytes.fromhex(data)
+        self.memory[offset : offset + len(raw)] = raw
+        return {}
+
+    # --------------------------------------------------------------------- engine
+    def available(self, *, now: float, request: Result) -> Result:
+        """See ``Adapter.available``."""
+        self._at(now)
+        ready = self.scheduler.ensure_cache_available(self._request(request), 0)
+        self._turn()
+        return {"ready": ready}
+
+    def has(self, *, now: float, request: Result, item: int) -> Result:
+        """See ``Adapter.has``."""
+        self._at(now)
+        mm_hash = self._request(request).items[item].mm_hash
+        return {"has": self.scheduler.has_cache_item(mm_hash)}
+
+    def alloc(self, *, now: float, request: Result, item: int) -> Result:
+        """See ``Adapter.alloc``."""
+        self._at(now)
+        host = self._request(request)
+        self.scheduler.update_state_after_alloc(host, item)
+        # The kit's host keeps nothing: what it has computed it asks for again.
+        self.scheduler.update_state_after_free(host, item)
+        return {}
+
+    def build(self, *, now: float) -> Result:
+        """See ``Adapter.build``."""
+        self._at(now)
+        metadata = self.metadata = self.scheduler.build_connector_meta()
+        copies = [
+            {
+                "copy": op.copy_id,
+                "kind": kind,
+                "hash": op.mm_hash,
+                "spans": self._spans(op.extents, op.nbytes),
+                "ranks": ranks,
+            }
+            for kind, ops, ranks in (
+                ("save", metadata.saves, [0]),
+                ("load", metadata.loads, list(range(self.ranks))),
+            )
+            for op in ops
+        ]
+        self._turn()
+        return {"copies": copies}
+
+    def report(self, *, now: float, copy: Json, rank: int, landed: bool) -> Result:
+        """See ``Adapter.report``."""
+        self._at(now)
+        before = self.scheduler.counters["stray_reports"]
+        self.scheduler.update_connector_output(WorkerReport((CopyReport(copy, rank, landed),)))
+        self._turn()
+        return {"accepted": self.scheduler.counters["stray_reports"] == before}
+
+    def finish(self, *, now: float, request: Result, aborted: bool) -> Result:
+        """See ``Adapter.finish``."""
+        self._at(now)
+        _, params = self.scheduler.request_finished(self._request(request))
+        self._requests.pop(request["id"], None)
+        self._turn()
+        return {"params": params}
+
+    def failed(self, *, now: float) -> Result:
+        """See ``Adapter.failed``."""
+        return {"requests": sorted(self.scheduler.take_unavailable_requests())}
+
+    def pending(self, *, now: float) -> Result:
+        """See ``Adapter.pending``."""
+        return {"pending": self.scheduler.has_pending_push_work()}
+
+    def blocks(self, *, now: float) -> Result:
+        """See ``Adapter.blocks``."""
+        tier = self.tier
+        try:
+            tier.check()
+        except LocalProtocolError as exc:
+            return {"broken": str(exc)}
+        return {
+            "free": tier.free_blocks,
+            "retired": tier.retired_blocks,
+            "quarantined": tier.quarantined_blocks,
+            "total": tier.num_blocks,
+        }
+
+    # -------------------------------------------------------------------- workers
+    def work(self, *, now: float, rank: int, encoded: list[str]) -> Result:
+        """See ``Adapter.work``."""
+        self._at(now)
+        if self.metadata is None:
+            raise Unsupported("work before the first step")
+        sizes = {
+            item.mm_hash: item.nbytes
+            for request in self._requests.values()
+            for item in request.items
+        }
+        produced = {mm_hash: sizes[mm_hash] for mm_hash in encoded}
+        started, reports = self._worker(rank).step(self.metadata, produced)
+        return {"started": started, "reports": reports}
+
+    def copied(self, *, now: float, rank: int, copy: Json, ok: bool) -> Result:
+        """See ``Adapter.copied``."""
+        self._at(now)
+        return {"reports": self._worker(rank).ended(copy, ok)}
+
+    def _worker(self, rank: int) -> KitWorker:
+        # The delegate needs torch, which most cases can do without.
+        from ec_verify.adapters.ours.workers import KitWorker
+
+        if rank not in self._workers:
+            self._workers[rank] = KitWorker(rank, self.ranks)
+        return self._workers[rank]
+
+    # -------------------------------------------------------------------- control
+    def request(self, *, now: float, identity: str, frames: list[str]) -> Result:
+        """See ``Adapter.request``."""
+        io = self._io()
+        io.server.inbox.append(Arrived(bytes.fromhex(identity), [bytes.fromhex(f) for f in frames]))
+        self._at(now)
+        return {}
+
+    def answer(self, *, now: float, peer: list[Json], frames: list[str]) -> Result:
+        """See ``Adapter.answer``."""
+        self._io().network.deliver((peer[0], peer[1]), [bytes.fromhex(f) for f in frames])
+        self._at(now)
+        return {}
+
+    def peer(self, *, now: float, peer: list[Json], up: bool) -> Result:
+        """See ``Adapter.peer``."""
+        self.now = now
+        network = self._io().network
+        (network.heard if up else network.lost)((peer[0], peer[1]))
+        return self.tick(now=now)
+
+    def silent(self, *, now: float, peer: list[Json]) -> Result:
+        """See ``Adapter.silent``."""
+        self.now = now
+        self._io().network.falls_silent((peer[0], peer[1]))
+        return self.tick(now=now)
+
+    # ----------------------------------------------------------------------- data
+    def notice(self, *, now: float, notice: str) -> Result:
+        """See ``Adapter.notice``."""
+        self._io().offer.inbox.append(bytes.fromhex(notice))
+        self._at(now)
+        return {}
+
+    def data(self, *, now: float, read: Json, event: str) -> Result:
+        """See ``Adapter.data``."""
+        reader = self._io().reader
+        if event == "done":
+            reader.events.append(ReadEvent(read, "done", ""))
+        elif event == "error":
+            reader.events.append(ReadEvent(read, "error", "the kit says so"))
+        elif event == "endpoint_closed":
+            reader.proven.append(read)
+        else:
+            raise Unsupported(f"data {event}: NIXL confirms no aborts")
+        self._at(now)
+        return {}
+
+    def prepare_takes(self, *, now: float, seconds: float) -> Result:
+        """See ``Adapter.prepare_takes``."""
+        self._at(now)
+        self._prepare_s = seconds
+        return {}
+
+    # ------------------------------------------------------------------- internals
+    def _at(self, now: float) -> None:
+        """Set the clock and let what is due happen."""
+        self.now = now
+        self._turn()
+
+    def _turn(self) -> None:
+        if self.io is not None:
+            self.io.turn_all()
+        else:
+            self.holds.tick(self.now)
+
+    def _delay(self) -> None:
+        self.now += self._prepare_s
+
+    def _io(self) -> SimulatedIO:
+        if self.io is None:
+            raise Unsupported("peer-to-peer reads are off")
+        return self.io
+
+    def _request(self, raw: Result) -> HostRequest:
+        known = self._requests.get(raw["id"])
+        if known is None:
+            items = [
+                make_item(
+                    item["hash"],
+                    item["shape"][0],
+                    item["shape"][1],
+                    self.element_size,
+                    has_media=item["media"],
+                )
+                for item in raw["items"]
+            ]
+            known = self._requests[raw["id"]] = HostRequest(raw["id"], items, raw["params"])
+        return known
+
+    def _spans(self, extents: Extents, nbytes: int) -> list[list[int]]:
+        pieces = wire.local_pieces(extents, nbytes, self.block_size)
+        return [list(piece) for piece in pieces]
+
+
+def make() -> Ours:
+    """A fresh process of this project."""
+    return Ours()

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scheduler delegates with one fault each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ec_connector.engine.items import Item
+from ec_connector.engine.scheduler import ECScheduler
+from ec_connector.network.p2p import P2P
+from ec_protocol.tier.encodings import EncodingTier
+from ec_verify.adapters.ours.faulty.registry import fault
+
+
+@fault("half-an-announcement", "EC-11.1", part="scheduler")
+class HalfAnAnnouncement(ECScheduler):
+    """An encoding that cannot be served is announced with metadata and no address."""
+
+    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
+        announced = super()._announce(item, p2p, now)
+        if "peer_host" in announced:
+            return announced
+        return {"metadata": {"rows": item.shape[0], **item.metadata}}
+
+
+@fault("announces-what-is-gone", "EC-11.1", part="scheduler")
+class AnnouncesWhatIsGone(ECScheduler):
+    """Every item is announced with metadata and address, also what the tier does not have."""
+
+    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
+        announced = super()._announce(item, p2p, now)
+        if "peer_host" in announced or p2p.address is None:
+            return announced
+        host, port = p2p.address
+        return {
+            "metadata": dict(item.metadata),
+            "peer_host": host,
+            "peer_port": port,
+            "size_bytes": item.nbytes,
+            "shape": list(item.shape),
+        }
+
+
+@fault("parameters-are-trusted", "EC-11.4", "F9", part="scheduler")
+class ParametersAreTrusted(ECScheduler):
+    """What a request says about its encodings is used without a look at its shape."""
+
+    def _ask(
+        self, item: Item, params: object, request_id: str, now: float
+    ) -> Literal["ready", "pending", "failed"]:
+        announced: Any = params
+        _ = (announced[item.mm_hash]["peer_host"], int(announced[item.mm_hash]["peer_port"]))
+        return super()._ask(item, params, request_id, now)
+
+
+@fault("one-name-two-shapes", "EC-11.4", part="scheduler")
+class OneNameTwoShapes(ECScheduler):
+    """An entry of other rows than the request's is loaded for it."""
+
+    def _misfit(self, item: Item) -> bool:
+        return False
+
+
+@fault("lost-requests-wait", "EC-5.9", part="scheduler")
+class LostRequestsWait(ECScheduler):
+    """A request whose encoding is lost and whose media is gone is never failed."""
+
+    def take_unavailable_requests(self) -> set[str]:
+        return set()
+
+
+@fault("never-idle", "EC-4.2", "F4", part="scheduler")
+class NeverIdle(ECScheduler):
+    """The engine is kept stepping although nothing is under way."""
+
+    def has_pending_push_work(self) -> bool:
+        return True
+
+
+@fault("idle-too-early", "EC-4.2", part="scheduler")
+class IdleTooEarly(ECScheduler):
+    """The engine may stop stepping although reports are outstanding."""
+
+    def has_pending_push_work(self) -> bool:
+        return False
+
+
+@fault("waits-for-nobody", "EC-5.9", part="scheduler")
+class WaitsForNobody(ECScheduler):
+    """A request goes on to encode although the fetch it has started is under way."""
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        super().ensure_cache_available(request, num_computed_tokens)
+        return request.request_id not in self._unavailable
+
+
+@fault("counted-names-are-used", "EC-2.8", "F19", part="scheduler")
+class CountedNamesAreUsed(ECScheduler):
+    """Encodings are saved, announced and asked for under names that the host counted."""
+
+    def __init__(
+        self, tier: EncodingTier, *, items: Callable[[Any], list[Item]], **args: Any
+    ) -> None:
+        def trusting(request: Any) -> list[Item]:
+            return [dataclasses.replace(item, named_by_content=True) for item in items(request)]
+
+        super().__init__(tier, items=trusting, **args)

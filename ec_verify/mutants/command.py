@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ec-protocol mutants``: what notices a wrong table, and a wrong line of the core."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, NoReturn
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ec_protocol.errors import ECError
+from ec_protocol.tables.files import checkout_dir, tla_dir
+from ec_verify.console import console
+from ec_verify.models.manifest import load_manifest
+from ec_verify.models.terminable import terminable
+from ec_verify.mutants import core, source
+from ec_verify.mutants.explained import (
+    Explanation,
+    Side,
+    load_explanations,
+    matches,
+    reason_for,
+    stale,
+    unknown_patterns,
+)
+from ec_verify.mutants.forks import Outcome, run_trials
+from ec_verify.mutants.models import (
+    EXPLAINED,
+    FAILED,
+    KILLED,
+    SURVIVED,
+    ModelJudge,
+    Result,
+    run_mutants,
+)
+from ec_verify.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
+from ec_verify.mutants.safeguards import Safeguard, safeguards
+
+_COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
+
+
+def mutants(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Ids, or patterns with *; else all of the tier."),
+    ] = None,
+    tier: Annotated[
+        str, typer.Option(help="pr: every guard, edge and effect once; full: everything.")
+    ] = "pr",
+    python: Annotated[
+        bool, typer.Option("--python", help="Ask the tests of the Python core, not TLC.")
+    ] = False,
+    sources: Annotated[
+        bool, typer.Option("--source", help="Mutate the core's source instead of the tables.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="How many mutants at once.")] = min(
+        2, os.cpu_count() or 1
+    ),
+    list_only: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
+) -> None:
+    """Change the tables, or the core, in one place at a time: something must notice."""
+    err = console(stderr=True)
+    if tier not in ("pr", "full"):
+        _fail(f"--tier is pr or full, not {tier!r}", 2)
+    if sources:
+        _sources(names or [], jobs, as_json=as_json, list_only=list_only)
+        return
+    try:
+        # Those that are written by hand are part of the picture of the models as a whole.
+        by_hand = [] if python or names else safeguards(load_manifest(tla_dir()))
+        chosen = _chosen(names or [], tier, python=python)
+        side: Side = "core" if python else "models"
+        explanations = load_explanations(tla_dir())[side]
+        if list_only:
+            typer.echo("\n".join(mutant.id for mutant in chosen))
+            return
+        with _Live(err, len(chosen)) as live, terminable():
+            results = _judged(chosen, python=python, jobs=jobs, done=live.finished)
+    except KeyboardInterrupt:
+        _fail("interrupted; every process was ended", 130)
+    except ECError as exc:
+        _stop(str(exc), as_json)
+    results = [_explained(result, explanations) for result in results]
+    old = unknown_patterns(explanations, all_mutants())
+    old += stale(explanations, [r.mutant for r in results if r.verdict == KILLED])
+    for pattern in old:
+        err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
+    bare = [s for s in by_hand if not s.configs]
+    ok = not old and not bare and all(r.verdict in (KILLED, EXPLAINED) for r in results)
+    totals = Counter(result.verdict for result in results)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "ok": ok,
+                    "mutants": [result.as_json() for result in results],
+                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
+                    "safeguards": [safeguard.as_json() for safeguard in by_hand],
+                    "stale": old,
+                },
+                indent=2,
+            )
+        )
+    else:
+        console().print(_table(results), soft_wrap=False)
+        if by_hand:
+            console().print(_safeguard_table(by_hand), soft_wrap=False)
+    for safeguard in bare:
+        err.print(f"[red]no config lacks[/red] {safeguard.module}.{safeguard.name}")
+    for result in results:
+        if result.verdict in (SURVIVED, FAILED):
+            said = f": {result.detail}" if result.detail else ""
+            err.print(f"[red]{result.verdict}[/red] {escape(result.mutant.id)}{escape(said)}")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _chosen(names: Sequence[str], tier: str, *, python: bool) -> list[Mutant]:
+    known = [m for m in all_mutants() if not python or core.applicable(m)]
+    if not names:
+        return [m for m in known if tier == "full" or m.operator in QUICK]
+    for name in names:
+        if not any(fnmatchcase(m.id, name) for m in known):
+            near = difflib.get_close_matches(name, [m.id for m in known], n=1)
+            hint = f"did you mean {near[0]}?" if near else "--list shows all"
+            _fail(f"no mutant is called {name!r}; {hint}", 2)
+    return [m for m in known if any(fnmatchcase(m.id, name) for name in names)]
+
+
+def _judged(
+    chosen: Sequence[Mutant], *, python: bool, jobs: int, done: Callable[[Result], None]
+) -> list[Result]:
+    if python:
+        root = checkout_dir()
+        if root is None:
+            raise ECError("--python needs a source checkout with its tests")
+        return core.run_core(chosen, root, jobs=jobs, done=done)
+    judge = ModelJudge(load_manifest(tla_dir()))
+    judge.prepare(chosen)
+    return run_mutants(chosen, judge, jobs=jobs, done=done)
+
+
+def _explained(result: Result, explanations: Sequence[Explanation]) -> Result:
+    if result.verdict == SURVIVED and (why := reason_for(explanations, result.mutant)):
+        return replace(result, verdict=EXPLAINED, detail=why)
+    return result
+
+
+def _table(results: Sequence[Result]) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("table", "operator"):
+        table.add_column(name)
+    for name in (KILLED, EXPLAINED, SURVIVED, FAILED):
+        table.add_column(name, justify="right")
+    table.add_column("killed most by", overflow="fold")
+    groups = dict.fromkeys((r.mutant.lifecycle, r.mutant.operator) for r in results)
+    for lifecycle, operator in sorted(groups, key=lambda g: (g[0], list(OPERATORS).index(g[1]))):
+        rows = [
+            r for r in results if (r.mutant.lifecycle, r.mutant.operator) == (lifecycle, operator)
+        ]
+        counts = Counter(r.verdict for r in rows)
+        killers = Counter((r.killed_by or "").split(",")[0] for r in rows if r.killed_by)
+        table.add_row(
+            lifecycle,
+            operator,
+            *(
+                f"[{_COLORS[v]}]{counts[v]}[/{_COLORS[v]}]" if counts[v] else ""
+                for v in (KILLED, EXPLAINED, SURVIVED, FAILED)
+            ),
+            escape(", ".join(f"{name} {n}" for name, n in killers.most_common(3))),
+        )
+    totals = Counter(r.verdict for r in results)
+    table.caption = (
+        f"{len(results)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
+        f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
+    )
+    return table
+
+
+def _safeguard_table(found: Sequence[Safeguard]) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("module", "safeguard", "without it TLC finds (ec-protocol check NAME)"):
+        table.add_column(name, overflow="fold")
+    for safeguard in found:
+        without = ", ".join(f"{wanted} ({model})" for model, wanted in safeguard.configs[:2])
+        table.add_row(
+            escape(safeguard.module),
+            escape(safeguard.name),
+            escape(without) or "[red]nothing[/red]",
+        )
+    table.caption = f"{len(found)} safeguards of the modules, each removed by a config"
+    return table
+
+
+# --------------------------------------------------------------------- the source
+def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool) -> None:
+    """Judge mutants of the core's source by the core's tests."""
+    root = checkout_dir()
+    if root is None:
+        _fail("--source needs a source checkout with its tests", 2)
+    try:
+        found = _sources_chosen(names)
+        explanations = load_explanations(tla_dir())["source"]
+        if list_only:
+            typer.echo("\n".join(mutant.id for mutant in found))
+            return
+        trials = [mutant.trial() for mutant in found]
+        with _Live(console(stderr=True), len(trials)) as live, terminable():
+            outcomes = run_trials(
+                trials, root, parallel=jobs, done=lambda index, outcome: live.step()
+            )
+    except KeyboardInterrupt:
+        _fail("interrupted; every process was ended", 130)
+    except ECError as exc:
+        _stop(str(exc), as_json)
+    rows = [SourceRow.judged(m, outcomes[index], explanations) for index, m in enumerate(found)]
+    old = stale(explanations, [row.mutant for row in rows if row.verdict == KILLED])
+    if not names:
+        old += unknown_patterns(explanations, found)
+    totals = Counter(row.verdict for row in rows)
+    ok = not old and not totals[SURVIVED] and not totals[FAILED]
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "ok": ok,
+                    "mutants": [row.as_json() for row in rows],
+                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
+                    "stale": old,
+                },
+                indent=2,
+            )
+        )
+    else:
+        console().print(_source_table(rows))
+    err = console(stderr=True)
+    for pattern in old:
+        err.print(f"[red]stale:[/red] tla/mutants.json explains {escape(pattern)} for nothing")
+    for row in rows:
+        if row.verdict in (SURVIVED, FAILED):
+            where = f"{row.mutant.module}.py:{row.mutant.line} {row.mutant.id}"
+            said = f": {row.detail}" if row.detail else ""
+            err.print(f"[red]{row.verdict}[/red] {escape(where + said)}", soft_wrap=True)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _sources_chosen(names: Sequence[str]) -> list[source.SourceMutant]:
+    """The mutants of these modules, or of these names within modules; else all."""
+    asked = list(dict.fromkeys(name.partition(":")[0] for name in names))
+    known = [m for module in asked or source.FILES for m in source.source_mutants(module)]
+    patterns = [name for name in names if ":" in name]
+    for name in patterns:
+        if not any(matches(m.id, name) for m in known):
+            near = difflib.get_close_matches(name, [m.id for m in known], n=1)
+            hint = f"did you mean {near[0]}?" if near else "--list shows all"
+            _fail(f"no mutant is called {name!r}; {hint}", 2)
+    whole = set(names).difference(patterns) if names else set(source.FILES)
+    return [m for m in known if m.module in whole or any(matches(m.id, p) for p in patterns)]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A mutant of the source and what became of it."""
+
+    mutant: source.SourceMutant
+    verdict: str
+    outcome: Outcome
+    detail: str = ""
+
+    @classmethod
+    def judged(
+        cls,
+        mutant: source.SourceMutant,
+        outcome: Outcome,
+        explanations: Sequence[Explanation],
+    ) -> SourceRow:
+        """The verdict on one mutant."""
+        if outcome.broken:
+            return cls(mutant, FAILED, outcome, outcome.broken)
+        if outcome.killed_by is not None:
+            return cls(mutant, KILLED, outcome)
+        if (reason := reason_for(explanations, mutant)) is not None:
+            return cls(mutant, EXPLAINED, outcome, reason)
+        return cls(mutant, SURVIVED, outcome, "" if outcome.asked else "no test comes to it")
+
+    def as_json(self) -> dict[str, object]:
+        """The row in ``ec-protocol mutants --source --json``."""
+        return {
+            "id": self.mutant.id,
+            "file": f"{self.mutant.module}.py",
+            "line": self.mutant.line,
+            "change": self.mutant.change,
+            "verdict": self.verdict,
+            "killed_by": self.outcome.killed_by,
+            "seconds": round(self.outcome.seconds, 2),
+            "detail": self.detail,
+        }
+
+
+def _source_table(rows: Sequence[SourceRow]) -> Table:
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("file")
+    for name in ("mutants", KILLED, EXPLAINED, SURVIVED):
+        table.add_column(name, justify="right")
+    for module in dict.fromkeys(row.mutant.module for row in rows):
+        counts = Counter(row.verdict for row in rows if row.mutant.module == module)
+        numbers = (counts.total(), counts[KILLED], counts[EXPLAINED], counts[SURVIVED])
+        table.add_row(f"{module}.py", *map(str, numbers))
+    totals = Counter(row.verdict for row in rows)
+    table.caption = (
+        f"{len(rows)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
+        f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
+    )
+    return table
+
+
+# ------------------------------------------------------------------------ display
+class _Live:
+    """A progress bar on a terminal; elsewhere a line per ten mutants."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("mutants", total=total)
+
+    def __enter__(self) -> _Live:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def finished(self, result: Result) -> None:
+        self.step(result.mutant.id)
+
+    def step(self, name: str = "mutants") -> None:
+        with self._lock:
+            self._done += 1
+            self._progress.update(self._task, advance=1, description=escape(name)[:50])
+            if not self._console.is_terminal and (
+                self._done % 10 == 0 or self._done == self._total
+            ):
+                self._console.print(f"{self._done}/{self._total}")
+
+
+def _fail(message: str, status: int = 1) -> NoReturn:
+    console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
+    raise typer.Exit(status)
+
+
+def _stop(message: str, as_json: bool) -> NoReturn:
+    """End without a single result; a reader of the JSON still gets its object."""
+    if as_json:
+        typer.echo(json.dumps({"ok": False, "mutants": [], "totals": {}}, indent=2))
+    _fail(message)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a story of a counterexample."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ec_protocol.errors import ECError
+from ec_protocol.tables.files import spec_dir
+from ec_verify.behaviours.reading import State, Teller
+from ec_verify.behaviours.story import Story, Verdict
+from ec_verify.models.manifest import Model
+from ec_verify.models.output import Output, Step
+from ec_verify.models.tla_value import ValueTextError, parse
+from ec_verify.pictures.fleet_model import FleetTeller
+from ec_verify.pictures.peer_model import PeerTeller
+from ec_verify.pictures.peer_read import PeerReadTeller
+from ec_verify.pictures.tier_model import TierTeller
+
+TELLERS: Final[tuple[type[Teller], ...]] = (PeerReadTeller, TierTeller, PeerTeller, FleetTeller)
+
+_BACK_TO: Final = re.compile(r"goes back to state (\d+)")
+_EXTENDS: Final = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
+_CLAUSE: Final = re.compile(r"^- \*\*(EC-\w+\.\d+)\*\* (.*)$", re.MULTILINE)
+
+
+class NothingToExplain(ECError):
+    """There is no behaviour to show; the message says what to name instead."""
+
+
+def tell_counterexample(output: Output, name: str, model: Model | None, folder: Path) -> Story:
+    """The story of the behaviour that a run of TLC ended with.
+
+    Args:
+        output: What TLC said.
+        name: Title of the story.
+        model: Its entry in the manifest, if it has one.
+        folder: Where the modules lie, to quote what they say of the property.
+
+    Raises:
+        NothingToExplain: TLC found no behaviour to show.
+    """
+    if not output.trace:
+        raise NothingToExplain(
+            f"{name}: TLC ended with {output.kind!r} and shows no behaviour"
+            + (f": {output.message}" if output.message else "")
+            + "; name a config whose mode in tla/manifest.json is bug"
+        )
+    states = [state_of(step) for step in output.trace]
+    story = Story(title=name, subtitle=_subtitle(output, model), lanes=[], time_unit="state")
+    _tell(story, output.trace, states)
+    story.about = about(folder / model.cfg) if model else ""
+    story.verdict = _verdict(output, model, folder, story)
+    return story
+
+
+def tell_behaviour(steps: Sequence[Step], name: str, subtitle: str) -> Story:
+    """The story of a behaviour that breaks nothing, for example a simulated one."""
+    story = Story(title=name, subtitle=subtitle, lanes=[], time_unit="state")
+    _tell(story, steps, [state_of(step) for step in steps])
+    return story
+
+
+def _tell(story: Story, steps: Sequence[Step], states: list[State]) -> None:
+    teller = _teller_for(states[0])(story, states[0])
+    before: State = {}
+    for number, (step, state) in enumerate(zip(steps, states, strict=True), 1):
+        teller.tell(step.action, before, state)
+        story.steps[-1].time = str(number)
+        before = state
+
+
+def _teller_for(state: State) -> type[Teller]:
+    for teller in TELLERS:
+        if teller.needs <= state.keys():
+            return teller
+    return Teller
+
+
+def state_of(step: Step) -> State:
+    """The variables' values; a text that is none is kept as it is."""
+    state = {}
+    for name, text in step.state.items():
+        try:
+            state[name] = parse(text)
+        except ValueTextError:
+            state[name] = " ".join(text.split())  # shown as it is
+    return state
+
+
+def _subtitle(output: Output, model: Model | None) -> str:
+    if model is None:
+        return f"a behaviour of {len(output.trace)} states found by TLC"
+    return f"{model.module.removesuffix('.tla')}: the {len(output.trace)} states that TLC found"
+
+
+def _verdict(output: Output, model: Model | None, folder: Path, story: Story) -> Verdict:
+    last = len(story.steps) - 1
+    facts: list[tuple[str, str]] = []
+    reached = bool(model and model.safeguard.startswith("nothing"))
+    if model is not None:
+        if model.fault:
+            facts.append(("fault", model.fault))
+        if model.safeguard and not reached:
+            facts.append(("safeguard removed", model.safeguard))
+        texts = clause_texts()
+        facts += [(c, texts[c]) for c in model.clauses if c in texts]
+    if output.kind == "deadlock":
+        return Verdict("Deadlock", last, "No action can be taken any more.", facts=facts)
+    title = output.name or (model.expected if model else output.kind)
+    said = property_comment(folder, model.module, title) if model else ""
+    if output.loop:
+        found = _BACK_TO.search(output.loop)
+        back_to = int(found[1]) - 1 if found else last
+        how = f"returns to state {back_to + 1} for ever" if found else "stays there for ever"
+        sentence = f"{said} The behaviour {how}, and the property never comes true."
+        return Verdict(title, None, sentence.strip(), facts=facts, back_to=back_to)
+    return Verdict(title, last, said, bad=not reached, facts=facts)
+
+
+def clause_texts() -> dict[str, str]:
+    """The clauses of ``spec/PROTOCOL.md`` by their addresses."""
+    path = spec_dir() / "PROTOCOL.md"
+    if not path.is_file():
+        return {}
+    return dict(_CLAUSE.findall(path.read_text(encoding="utf-8")))
+
+
+def property_comment(folder: Path, module: str, name: str) -> str:
+    """The comment above the definition of an invariant or property, in one line.
+
+    Args:
+        folder: Where the modules lie.
+        module: File name of the root module; what it extends is looked through too.
+        name: The definition.
+    """
+    defined = re.compile(rf"((?:^\\\*.*\n)+){re.escape(name)}\s*==", re.MULTILINE)
+    queue, seen = [module], set()
+    while queue:
+        path = folder / queue.pop(0)
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if found := defined.search(text):
+            lines = [line.removeprefix("\\*").strip() for line in found[1].splitlines()]
+            return " ".join(line for line in lines if line.strip("-"))
+        for names in _EXTENDS.findall(text):
+            queue += [f"{name.strip()}.tla" for name in names.split(",")]
+    return ""
+
+
+def about(cfg: Path) -> str:
+    """The comment at the head of a config."""
+    lines = []
+    for line in cfg.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("\\*"):
+            break
+        if "SPDX" not in line:
+            lines.append(line.removeprefix("\\*").strip())
+    return " ".join(lines)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong in life: a producer dies, hangs, is slow to save, forgets.
+
+``ec_transfer_params`` of a producer stay good for its successor on the same port, as
+far as names and sizes go: an encoding is named by its content.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from tests.e2e.ask import Answer, ask, ask_all, reference_parts, walk_away
+from tests.e2e.rows import Oracle, Row, each, measured
+from tests.e2e.server import Proxy, Server, ServerError, wait_gone
+
+#: A lost producer is noticed by missing heartbeats, after 4 s, or at once. A fixed wait
+#: for an answer, a minute for example, would show.
+NOTICED_S: Final = 30.0
+#: On a busy host whatever is done takes as many times longer as an answer that needs no
+#: peer does.
+USUAL_ANSWERS: Final = 10
+
+
+def in_time(row: Row, what: str, took: float, usual: float) -> None:
+    """Expect that something was answered in the time that noticing the loss may take."""
+    allowed = NOTICED_S + USUAL_ANSWERS * usual
+    row.expect(took < allowed, f"{what} took {took:.1f} s, more than {allowed:.0f} s")
+
+
+Params = Mapping[str, Any]
+
+
+def announce(producer: Server, numbers: Sequence[int]) -> dict[int, Params]:
+    """Have pictures encoded; returns what was announced, by picture.
+
+    Raises:
+        ServerError: Nothing was.
+    """
+    announced = {}
+    for number in numbers:
+        answer = ask(producer.url, (number,))
+        if answer.status != 200 or not answer.params:
+            raise ServerError(
+                f"{producer.name} announced nothing: HTTP {answer.status} {answer.error}"
+            )
+        announced[number] = answer.params
+    return announced
+
+
+# ------------------------------------------------------------------------- (d) kill -9
+def killed(
+    producer: Server,
+    decoder: Server,
+    proxy: Proxy,
+    oracle: Oracle,
+    traffic: Sequence[int],
+    announced: Mapping[int, Params],
+) -> Row:
+    """Kill -9 of the producer while requests go through the proxy.
+
+    Args:
+        producer: Dies after the first answer.
+        decoder: Judged.
+        proxy: In front of both.
+        oracle: The right answers.
+        traffic: Pictures asked for through the proxy, three at a time.
+        announced: Pictures that are asked for when it is dead.
+    """
+    regions = producer.regions()
+    first_done = threading.Event()
+
+    def one(pictures: Sequence[int]) -> tuple[Answer, float]:
+        answer = ask(proxy.url, pictures)
+        first_done.set()
+        return answer, time.monotonic()
+
+    def body(row: Row) -> None:
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(one, pictures) for pictures in each(traffic)]
+            first_done.wait(400)
+            producer.kill()
+            died = time.monotonic()
+            done = [future.result() for future in waiting]
+        oracle.judge(row, each(traffic), [answer for answer, _ in done])
+        kept = [ask(decoder.url, (n,), params=params) for n, params in announced.items()]
+        oracle.judge(row, each([*announced]), kept)
+        known = each([*announced][:1])
+        (usual,) = ask_all(decoder.url, known)
+        oracle.judge(row, known, [usual])
+
+        under_way = [at - died for answer, at in done if at > died > at - answer.seconds]
+        if under_way:
+            slowest = max(under_way)
+            row.notes.append(
+                f"{len(under_way)} requests under way were answered within {slowest:.1f} s of "
+                "the kill"
+            )
+            in_time(row, "a request under way", slowest, usual.seconds)
+        slowest = max(answer.seconds for answer in kept)
+        row.notes.append(
+            f"what the dead producer had announced was answered in {slowest:.1f} s at most; "
+            f"what is known, in {usual.seconds:.1f} s"
+        )
+        in_time(row, "an announced encoding", slowest, usual.seconds)
+        left = wait_gone(regions)
+        row.expect(not left, f"the killed producer left behind: {left}")
+
+    everything = len(traffic) + len(announced)
+    row = measured(
+        "kill -9 the producer in traffic",
+        decoder,
+        body,
+        lambda row: row.remote + row.recomputed >= everything,
+    )
+    row.expect(row.remote >= 1, "nothing was read before it died")
+    row.expect(row.recomputed > len(announced), "no request of the traffic fell back")
+    return row
+
+
+def lost(decoder: Server, oracle: Oracle, number: int, params: Params, known: int) -> Row:
+    """No media, and nobody left to ask: that request fails, no other, and no engine.
+
+    With the media put back, as the proxy does then, it is answered.
+
+    Args:
+        decoder: Judged.
+        oracle: The right answers.
+        number: A picture that the decoder has not seen.
+        params: What a producer that is dead had announced for it.
+        known: A picture to ask for at the same time and afterwards.
+    """
+
+    def body(row: Row) -> None:
+        engines = set(decoder.pids)
+        with ThreadPoolExecutor(2) as pool:
+            other = pool.submit(ask, decoder.url, (known,))
+            answer = ask(decoder.url, parts=reference_parts(params), params=params)
+            oracle.judge(row, each([known]), [other.result()])
+        row.requests += 1
+        row.notes.append(f"HTTP {answer.status} after {answer.seconds:.1f} s: {answer.error[:90]}")
+        row.expect(answer.status >= 400, f"it was answered with HTTP {answer.status}")
+        (usual,) = ask_all(decoder.url, each([known]))
+        oracle.judge(row, each([known]), [usual])
+        in_time(row, "failing it", answer.seconds, usual.seconds)
+        oracle.judge(row, each([number]), [ask(decoder.url, (number,), params=params)])
+        row.expect(engines <= set(decoder.pids), "a process of the decoder is gone")
+
+    before = decoder.events()
+    row = measured("encoding lost, media gone", decoder, body, lambda row: row.recomputed >= 1)
+    failed = decoder.events()["requests_unavailable"] - before["requests_unavailable"]
+    row.expect(failed == 1, f"{failed} requests were failed by the connector, not 1")
+    row.expect(row.recomputed == 1, "the media that was put back was not encoded")
+    return row
+
+
+# ------------------------------------------------------------------ clients that leave
+def walked_away(decoder: Server, oracle: Oracle, announced: Mapping[int, Params]) -> Row:
+    """Clients hang up while their encodings are being read; others ask for the same.
+
+    Args:
+        decoder: Judged; has not seen the pictures.
+        oracle: The right answers.
+        announced: What a producer has announced, by picture.
+    """
+    patience = (0.0, 0.01, 0.03, 0.1, 0.3)
+
+    def body(row: Row) -> None:
+        with ThreadPoolExecutor(len(announced)) as pool:
+            for future in [
+                pool.submit(walk_away, decoder.url, (number,), params, after_s)
+                for (number, params), after_s in zip(announced.items(), patience, strict=True)
+            ]:
+                future.result()
+        answers = [patiently(row, decoder, n, params) for n, params in announced.items()]
+        oracle.judge(row, each([*announced]), answers)
+        held = _held_at_rest(decoder, next(iter(announced)))
+        row.expect(held == 0, f"{held} blocks are held for nobody")
+
+    row = measured(
+        "clients hang up",
+        decoder,
+        body,
+        lambda row: row.remote + row.recomputed >= len(announced),
+    )
+    row.expect(row.recomputed == 0, f"the decoder computed {row.recomputed} itself")
+    row.expect(row.remote >= len(announced), f"only {row.remote} were read")
+    return row
+
+
+def patiently(row: Row, decoder: Server, number: int, params: Params) -> Answer:
+    """The answer about a picture; the second one if the host lost the picture itself.
+
+    Only an HTTP 500 that the decoder's log explains by ``Server.drifted`` is forgiven,
+    and once.
+    """
+    (mm_hash,) = params
+    before = decoder.drifted(mm_hash)
+    answer = ask(decoder.url, (number,), params=params)
+    if answer.status != 500 or decoder.drifted(mm_hash) == before:
+        return answer
+    row.notes.append(f"picture {number}: HTTP 500 by the host's own processor cache, asked again")
+    return ask(decoder.url, (number,), params=params)
+
+
+def _held_at_rest(server: Server, known: int) -> int:
+    """Blocks that are held when nobody asks for anything any more.
+
+    How many there are is told with the steps of the engine, so it is kept stepping.
+    """
+    deadline = time.monotonic() + 60
+    while (held := server.amount("blocks/held")) and time.monotonic() < deadline:
+        ask(server.url, (known,))
+        time.sleep(0.5)
+    return held
+
+
+# ------------------------------------------------------------------- hangs, is slow
+def frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
+    """The producer stops without a word, as a host that hangs: no connection is reset."""
+    wanted = each(numbers)
+
+    def body(row: Row) -> None:
+        announced = announce(producer, numbers)
+        producer.freeze(True)
+        try:
+            answers = [ask(decoder.url, (n,), params=announced[n]) for n in numbers]
+        finally:
+            producer.freeze(False)
+        oracle.judge(row, wanted, answers)
+        (usual,) = ask_all(decoder.url, wanted[:1])
+        oracle.judge(row, wanted[:1], [usual])
+        took = ", then ".join(f"{a.seconds:.1f} s" for a in answers)
+        row.notes.append(f"answers took {took}; what is known, {usual.seconds:.1f} s")
+        in_time(row, "fallback", max(a.seconds for a in answers), usual.seconds)
+
+    row = measured("SIGSTOP the producer", decoder, body, lambda row: row.recomputed >= len(wanted))
+    row.expect(row.recomputed == len(wanted), "the decoder did not fall back to encoding")
+    return row
+
+
+def slow_save(
+    producer: Server, decoder: Server, oracle: Oracle, number: int, params: Params
+) -> Row:
+    """The producer is asked before its save has landed: it says so, and is asked again.
+
+    Args:
+        producer: Its worker is stopped in the middle of the save. It has a process of
+            its own.
+        decoder: Judged; has never seen the picture.
+        oracle: The right answers.
+        number: The picture.
+        params: What was announced for it once.
+    """
+    wanted = each([number])
+    (mm_hash,) = params
+    worker = "VLLM::Worker"
+
+    def body(row: Row) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            producer.freeze(True, only=worker)
+            try:
+                encoding = pool.submit(ask, producer.url, (number,))
+                producer.await_actions(mm_hash, "SubmitSave")
+                answer = pool.submit(ask, decoder.url, (number,), params=params)
+                decoder.await_actions(mm_hash, "AckRetry", 3)
+            finally:
+                producer.freeze(False, only=worker)
+            oracle.judge(row, wanted, [answer.result()])
+            row.expect(encoding.result().status == 200, "the producer failed its request")
+        told = decoder.actions(mm_hash)
+        row.notes.append(
+            f"asked {told['RequestRead']} times, for which blocks were taken {told['Alloc']} times"
+        )
+        row.expect(told["Alloc"] == 1, "a retry took other blocks")
+
+    row = measured("the save is slow to land", decoder, body, lambda row: row.remote >= 1)
+    row.expect(row.remote == 1, "it was not read from the producer")
+    row.expect(row.recomputed == 0, "the decoder computed it itself")
+    return row

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One ``vllm serve``, or one proxy, as a child process group on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+#: What vLLM needs to know on a host without a GPU (``shims/sitecustomize.py``).
+CPU_ENV: Final = {
+    "PYTHONPATH": f"{ROOT / 'tests/e2e/shims'}:{ROOT}",
+    "TRITON_INTERPRET": "1",
+    "TRITON_DEFAULT_BACKEND": "cpu",
+    "VLLM_USE_V2_MODEL_RUNNER": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # Ranks that save measure the encoder modality by modality, in the order of a set: in
+    # different orders they wait for each other until one gives up.
+    "PYTHONHASHSEED": "0",
+    # A few helpers are compiled whatever --enforce-eager says, for a Triton that is not there.
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # POST /reset_encoder_cache
+}
+# vllm:ec_items_total{engine="0",model_name="tiny",result="hit"} 3.0
+_COUNTER: Final = re.compile(r"^vllm:ec_(\w+)_total(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+# vllm:ec_blocks{engine="0",model_name="tiny",state="held"} 64.0
+_GAUGE: Final = re.compile(r"^vllm:ec_(blocks)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_COMMON: Final = frozenset({"engine", "model_name"})
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+#: The engine's line about a request whose picture its side of the processor cache lacks.
+_DRIFT: Final = re.compile(r"^.*Multi-modal cache miss for request.*$", re.MULTILINE)
+_REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
+#: How a small CPU runs the tiny models; the same for every server.
+_PLATFORM: Final = (
+    *("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "4"),
+    *("--kv-cache-memory-bytes", str(64 << 20)),
+)
+
+
+class ServerError(Exception):
+    """A server did not start, or did not do what it was asked."""
+
+
+def free_port() -> int:
+    """A port that nobody uses at the moment.
+
+    Servers bind theirs half a minute later, so it must not be one that the system
+    hands out for connections meanwhile.
+    """
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class Process:
+    """A command in a process group of its own, with its output in a file.
+
+    Attributes:
+        url: Where it listens.
+        log: What it prints.
+    """
+
+    def __init__(self, name: str, command: list[str], env: Mapping[str, str], log: Path, port: int):
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = log
+        self._since = time.monotonic()
+        with log.open("wb") as out:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                cwd=log.parent,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, timeout_s: float, path: str = "/health") -> float:
+        """Wait until it answers; returns the seconds since it was started."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                with urllib.request.urlopen(self.url + path, timeout=5):
+                    return time.monotonic() - self._since
+            except (OSError, urllib.error.URLError):
+                if self._child.poll() is not None:
+                    raise ServerError(
+                        f"{self.name} ended with status {self._child.returncode}; see {self.log}"
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise ServerError(
+                        f"{self.name} did not answer within {timeout_s:g} s; see {self.log}"
+                    ) from None
+                time.sleep(0.2)
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of its group that are still there."""
+        group = self._child.pid
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    text = Path("/proc", entry, "stat").read_text()
+                except OSError:
+                    continue
+                state, _, pgrp = text.rpartition(")")[2].split()[:3]
+                if int(pgrp) == group and state != "Z":
+                    found.append(int(entry))
+        return found
+
+    def command(self, pid: int) -> str:
+        """How a process calls itself, ``VLLM::Worker`` for example."""
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        except OSError:
+            return ""
+
+    def terminate(self, timeout_s: float = 120.0) -> float:
+        """SIGTERM to the first process, as a supervisor does; returns how long it took.
+
+        Raises:
+            ServerError: Some process of it is still there; it is killed then.
+        """
+        started = time.monotonic()
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerError(f"{self.name} did not end within {timeout_s:g} s") from None
+        while self.pids:
+            if time.monotonic() > started + timeout_s:
+                self.kill()
+                raise ServerError(f"{self.name} left processes behind: {self.pids}")
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def freeze(self, frozen: bool, only: str = "") -> None:
+        """Stop its processes where they are, or let them go on.
+
+        Args:
+            frozen: Stop, or go on.
+            only: Only processes that call themselves so; there must be some.
+
+        Raises:
+            ServerError: There are none.
+        """
+        chosen = [pid for pid in self.pids if self.command(pid).startswith(only)]
+        if not chosen:
+            raise ServerError(f"{self.name} has no process {only!r}")
+        for pid in chosen:
+            os.kill(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+
+class Server(Process):
+    """One ``vllm serve``.
+
+    Args:
+        name: For messages, and the names of its log and its trace.
+        folder: Where these go.
+        model: Folder of the model.
+        said: ``--ec-transfer-config``; None starts a plain server without a connector.
+        env: More environment.
+        max_model_len: Longest prompt and answer. Its own encoder cache holds so many rows
+            or more, since one video may be as long.
+        options: More options of the command line.
+        prefix_caching: Whether to leave it on, as it is by default. Without it every
+            request needs its encodings.
+        own_worker: Give the engine's worker a process of its own, as it has on several
+            GPUs. On one GPU, and otherwise here, it lives in the engine's process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        model: Path,
+        *,
+        said: str | None = None,
+        env: Mapping[str, str] | None = None,
+        max_model_len: int = 512,
+        options: Sequence[str] = (),
+        prefix_caching: bool = False,
+        own_worker: bool = False,
+    ) -> None:
+        port = free_port()
+        env = {**CPU_ENV, **(env or {})}
+        # For `vllm serve` the variable only decides where the worker lives.
+        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_worker else "0"
+        command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model)]
+        self.trace: Path | None = None
+        if said is not None:
+            self.trace = folder / f"{name}.ndjson"
+            env["EC_CONNECTOR_TRACE_FILE"] = str(self.trace)
+            command += ["--ec-transfer-config", said]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny"]
+        # Not more: the encoder cache would grow with it.
+        command += ["--max-model-len", str(max_model_len)]
+        command += ["--max-num-batched-tokens", str(max_model_len), *_PLATFORM, *options]
+        if not prefix_caching:
+            command.append("--no-enable-prefix-caching")
+        super().__init__(name, command, env, folder / f"{name}.log", port)
+
+    def events(self) -> Counter[str]:
+        """The connector's counters, once they have come to rest.
+
+        Named by family and label: ``items/hit``, ``evictions``.
+        """
+        deadline = time.monotonic() + 20
+        last, alike = self._events(), 0
+        while alike < 3 and time.monotonic() < deadline:
+            time.sleep(0.15)
+            now = self._events()
+            alike = alike + 1 if now == last else 0
+            last = now
+        return last
+
+    def actions(self, mm_hash: str | None = None) -> Counter[str]:
+        """How often its trace tells each action, of one encoding or of all."""
+        found: Counter[str] = Counter()
+        if self.trace is None or not self.trace.exists():
+            return found
+        # The last line may still be on its way.
+        *lines, _ = self.trace.read_text(encoding="utf-8").split("\n")
+        for line in lines[1:]:
+            record = json.loads(line)
+            if mm_hash is None or record["args"].get("mm_hash") == mm_hash:
+                found[record["action"]] += 1
+        return found
+
+    def await_actions(self, mm_hash: str, action: str, count: int = 1) -> None:
+        """Wait until its trace tells an action of an encoding so often.
+
+        Raises:
+            ServerError: Not within three minutes.
+        """
+        deadline = time.monotonic() + 180
+        while self.actions(mm_hash)[action] < count:
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.name}: no {count} {action} of {mm_hash}")
+            time.sleep(0.02)
+
+    def drifted(self, mm_hash: str) -> int:
+        """How often its engine said that it lacks a picture that was not sent again.
+
+        A client that leaves within milliseconds makes the API server believe that the
+        engine has the preprocessed picture. The next request for it fails, on a plain
+        server too, and the one after that is answered.
+        """
+        said = self.log.read_text(errors="replace")
+        return sum(mm_hash in line for line in _DRIFT.findall(said))
+
+    def amount(self, name: str) -> int:
+        """A gauge as it was told last: ``blocks/held``."""
+        return self._values(_GAUGE)[name]
+
+    def _events(self) -> Counter[str]:
+        return self._values(_COUNTER)
+
+    def _values(self, pattern: re.Pattern[str]) -> Counter[str]:
+        with urllib.request.urlopen(self.url + "/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        values: Counter[str] = Counter()
+        for family, labels, value in pattern.findall(text):
+            own = [said for name, said in _LABEL.findall(labels) if name not in _COMMON]
+            values["/".join([family, *own])] += int(float(value))
+        return values
+
+    def forget(self) -> None:
+        """Make it forget the encodings on its own device, and the prompts behind them."""
+        for cache in ("prefix", "encoder"):
+            request = urllib.request.Request(f"{self.url}/reset_{cache}_cache", method="POST")
+            with urllib.request.urlopen(request, timeout=120):
+                pass
+
+    def regions(self) -> set[str]:
+        """Region files that its processes map."""
+        found: set[str] = set()
+        for pid in self.pids:
+            try:
+                found.update(_REGION.findall(Path(f"/proc/{pid}/maps").read_text()))
+            except OSError:
+                continue
+        return found
+
+    def guards(self) -> set[int]:
+        """The processes that will remove the names of its regions when it is gone.
+
+        They have left its process group.
+        """
+        return guards_of(self.regions())
+
+
+class Proxy(Process):
+    """One ``ec-connector proxy``."""
+
+    def __init__(
+        self, name: str, folder: Path, encoder: Server, decoder: Server, *options: str
+    ) -> None:
+        port = free_port()
+        command = [sys.executable, "-m", "ec_connector.cli", "proxy"]
+        command += ["--encoder", encoder.url, "--decoder", decoder.url, "--port", str(port)]
+        # A health check may take so long, and on a busy host it does take its time.
+        command += ["--health-interval", "10", "--encoder-timeout", "300", *options]
+        super().__init__(name, command, {"PYTHONPATH": str(ROOT)}, folder / f"{name}.log", port)
+
+
+def guards_of(regions: set[str]) -> set[int]:
+    """Processes that guard region files: each has the file's name on its command line."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        try:
+            words = Path("/proc", entry, "cmdline").read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if regions & set(words):
+            found.add(int(entry))
+    return found
+
+
+def wait_gone(regions: set[str], timeout_s: float = 20.0) -> list[str]:
+    """Wait until neither region files nor their guards are left; returns what is."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = sorted(path for path in regions if os.path.exists(path))
+        left += [f"guard {pid}" for pid in sorted(guards_of(regions))]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)

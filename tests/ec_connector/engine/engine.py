@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler delegate with everything around it played by the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ec_connector.engine.items import Item, make_item
+from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
+from ec_connector.engine.scheduler import ECScheduler
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.holds import HoldTable
+from tests.recording import played
+
+WIDTH, ELEMENT = 8, 2
+BLOCK = WIDTH * ELEMENT
+COMPAT = wire.compatibility_hash("test", "model", "bfloat16", BLOCK)
+
+
+@dataclass
+class Request:
+    request_id: str
+    items: list[Item]
+    ec_transfer_params: Any = None
+
+
+def item(name: str, rows: int = 1, **kw: Any) -> Item:
+    return make_item(name, rows, WIDTH, ELEMENT, **kw)
+
+
+@dataclass
+class FakeP2P:
+    """The peer-to-peer half without a pump: the test plays the pump."""
+
+    consumer: ConsumerReads | None = None
+    producer: ProducerGrants | None = None
+    address: tuple[str, int] | None = ("peer.example", 5601)
+    wakes: int = 0
+    stopped: bool = False
+    healthy: bool = True
+    ticked_without_pump: int = 0
+
+    def tick_without_pump(self, now: float) -> None:
+        self.ticked_without_pump += not self.healthy
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def shutdown(self) -> None:
+        self.stopped = True
+
+
+@dataclass
+class Engine:
+    """One scheduler with its clock."""
+
+    role: str = "ec_both"
+    blocks: int = 8
+    world_size: int = 1
+    p2p: FakeP2P | None = None
+    now: float = 100.0
+    tier: EncodingTier = field(init=False)
+    scheduler: ECScheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tier = EncodingTier(self.blocks, BLOCK, played("engine", lambda: self.now))
+        holds = HoldTable(self.tier)
+        if self.p2p is not None:
+            timing = Timing()
+            if self.role != "ec_producer":
+                self.p2p.consumer = ConsumerReads(
+                    self.tier, holds=holds, timing=timing, compat_hash=COMPAT, session="c"
+                )
+            if self.role != "ec_consumer":
+                self.p2p.producer = ProducerGrants(
+                    self.tier,
+                    timing=timing,
+                    compat_hash=COMPAT,
+                    incarnation="p",
+                    base_addr=4096,
+                    agent_metadata=b"agent",
+                )
+        self.scheduler = ECScheduler(
+            self.tier,
+            role=self.role,  # type: ignore[arg-type]
+            items=lambda request: request.items,
+            element_size=ELEMENT,
+            dtype="bfloat16",
+            world_size=self.world_size,
+            holds=holds,
+            p2p=self.p2p,  # type: ignore[arg-type]
+            clock=lambda: self.now,
+        )
+
+    def step(self, *requests: Request) -> StepMetadata:
+        """One engine step that schedules every item of every admitted request."""
+        scheduler = self.scheduler
+        admitted = [r for r in requests if scheduler.ensure_cache_available(r, 0)]
+        for request in admitted:
+            for wanted in request.items:
+                scheduler.has_cache_item(wanted.mm_hash)
+        for request in admitted:
+            for index in range(len(request.items)):
+                scheduler.update_state_after_alloc(request, index)
+        return scheduler.build_connector_meta()
+
+    def report(self, metadata: StepMetadata, landed: bool = True) -> None:
+        """All ranks finish everything that the step named."""
+        entries = [CopyReport(op.copy_id, 0, landed) for op in metadata.saves]
+        entries += [
+            CopyReport(op.copy_id, rank, landed)
+            for op in metadata.loads
+            for rank in range(self.world_size)
+        ]
+        self.scheduler.update_connector_output(WorkerReport(tuple(entries)))
+
+    def save(self, name: str, rows: int = 1) -> None:
+        self.report(self.step(Request(f"save-{name}", [item(name, rows)])))
+
+
+def states(engine: Engine) -> dict[str, str]:
+    return {entry.mm_hash: entry.state for entry in engine.tier.entries()}

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers: one incarnation at a time is current, older ones stay until they drain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ec_protocol.errors import GuardRefused, IllegalEvent
+from ec_protocol.p2p.peers import PeerTable
+from ec_protocol.p2p.wire import PREFERRED_VERSION
+from ec_protocol.trace import Trace
+
+KEY = ("host", 5601)
+NOW = 1000.0
+
+
+def test_an_address_has_one_current_incarnation() -> None:
+    table = PeerTable(4.0)
+    assert table.current(KEY) is None
+    first = table.open(KEY, NOW)
+    assert (first.state, first.incarnation) == ("connecting", "")
+    assert first.version == PREFERRED_VERSION
+    assert first.last_used == NOW
+    assert table.current(KEY) is first
+    assert table.usable() == [first]
+    second = table.open(KEY, NOW)
+    assert table.current(KEY) is second
+    assert second.peer_id != first.peer_id
+    assert (table.usable(), table.connected) == ([second], 1)
+
+
+def test_traffic_makes_it_live() -> None:
+    table = PeerTable(4.0)
+    peer = table.open(KEY, NOW)
+    table.heard(peer)
+    table.heard(peer)
+    assert peer.state == "live"
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("event", ["lost", "close"])
+def test_down_is_no_longer_current(event: str, heard: bool) -> None:
+    table = PeerTable(4.0)
+    peer = table.open(KEY, NOW)
+    if heard:
+        table.heard(peer)
+    table.down(peer, event, NOW)
+    assert (peer.state, table.usable(), table.current(KEY)) == ("down", [], None)
+    assert table.all() == [peer]
+
+
+@pytest.mark.clause("EC-9.2")
+def test_a_replaced_incarnation_leaves_the_new_one_current() -> None:
+    table = PeerTable(4.0)
+    old = table.open(KEY, NOW)
+    table.heard(old)
+    new = table.open(KEY, NOW)
+    table.down(old, "replaced", NOW)
+    assert table.current(KEY) is new
+    assert set(table.all()) == {old, new}
+    assert not table.cooling(KEY, NOW), "somebody answers at the address"
+
+
+def test_only_a_peer_that_was_heard_can_be_replaced() -> None:
+    table = PeerTable(4.0)
+    peer = table.open(KEY, NOW)
+    with pytest.raises(IllegalEvent):
+        table.down(peer, "replaced", NOW)
+    assert peer.state == "connecting"
+    assert table.current(KEY) is peer
+
+
+@pytest.mark.clause("EC-6.4")
+@pytest.mark.clause("EC-9.5")
+def test_a_peer_drains_when_no_read_refers_to_it() -> None:
+    table = PeerTable(4.0)
+    peer = table.open(KEY, NOW)
+    peer.attempts.add(1)
+    assert not table.drain(peer), "it is not down"
+    table.down(peer, "close", NOW)
+    assert not table.drain(peer), "a READ is left"
+    assert table.all() == [peer]
+    peer.attempts.clear()
+    assert table.drain(peer)
+    assert (peer.state, table.all()) == ("drained", [])
+    assert not table.drain(peer), "once"
+
+
+def test_the_table_itself_does_not_let_a_peer_with_reads_drain() -> None:
+    table = PeerTable(4.0)
+    peer = table.open(KEY, NOW)
+    table.down(peer, "close", NOW)
+    with pytest.raises(GuardRefused):
+        table._move(peer, "drain")
+
+
+@pytest.mark.clause("EC-9.4")
+@pytest.mark.clause("EC-7.3")
+def test_a_lost_address_cools_down() -> None:
+    table = PeerTable(4.0)
+    table.down(table.open(KEY, NOW), "lost", NOW)
+    assert table.cooling(KEY, NOW)
+    assert table.cooling(KEY, math.nextafter(NOW + 4.0, 0.0))
+    assert not table.cooling(KEY, NOW + 4.0)
+    assert not table.cooling(("other", 1), NOW)
+
+
+def test_a_closed_address_does_not_cool_down() -> None:
+    table = PeerTable(4.0)
+    table.down(table.open(KEY, NOW), "close", NOW)
+    assert not table.cooling(KEY, NOW)
+
+
+def test_opening_ends_the_cool_down() -> None:
+    table = PeerTable(4.0)
+    table.down(table.open(KEY, NOW), "lost", NOW)
+    table.open(KEY, NOW + 1.0)
+    assert not table.cooling(KEY, NOW + 1.0)
+
+
+@pytest.mark.clause("EC-9.5")
+def test_nothing_about_peers_grows_with_time() -> None:
+    table = PeerTable(4.0)
+    for i in range(100):
+        now = NOW + i
+        peer = table.open(("host", i), now)
+        table.down(peer, "lost", now)
+        table.drain(peer)
+        table.forget_losses(now)
+        assert len(table._lost_at) <= 4
+    table.forget_losses(NOW + 1000)
+    assert (table._lost_at, table._current, table._down) == ({}, {}, {})
+
+
+def test_variables_are_those_of_the_spec() -> None:
+    table = PeerTable(4.0)
+    peer = table.open(KEY, NOW)
+    peer.attempts |= {3, 1}
+    peer.incarnation = "abc"
+    assert peer.variables() == {
+        "key": "host:5601",
+        "state": "connecting",
+        "incarnation": "abc",
+        "version": 2,
+        "attempts": [1, 3],
+    }
+
+
+@pytest.mark.clause("EC-9.5")
+def test_a_loss_is_forgotten_when_its_cool_down_is_over_and_not_before() -> None:
+    table = PeerTable(4.0)
+    table.down(table.open(KEY, NOW), "lost", NOW)
+    table.forget_losses(math.nextafter(NOW + 4.0, 0.0))
+    assert table._lost_at == {KEY: NOW}
+    table.forget_losses(NOW + 4.0)
+    assert table._lost_at == {}
+
+
+@pytest.mark.clause("EC-1.3")
+def test_a_recorded_move_tells_the_state_it_led_to() -> None:
+    records: list[Mapping[str, Any]] = []
+    table = PeerTable(4.0, Trace("n", lambda: NOW, records.append))
+    peer = table.open(KEY, NOW)
+    table.down(peer, "lost", NOW)
+    states = [record["vars"][f"peer:{peer.peer_id}"]["state"] for record in records]
+    assert states == ["connecting", "down"]

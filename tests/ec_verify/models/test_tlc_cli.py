@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from ec_verify import cli
+from ec_verify.models.generate import lifecycle_tla, timing_tla
+from ec_verify.models.manifest import load_manifest
+from tests.ec_verify.models.tlc.helpers import copy_models
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    path = copy_models(tmp_path / "models")
+    monkeypatch.setattr(cli, "tla_dir", lambda: path)
+    return path
+
+
+def test_json_is_alone_on_stdout_and_ok(folder):
+    done = RUN.invoke(cli.app, ["check", "--json", "ok", "invariant"])
+    assert done.exit_code == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert list(answer) == ["ok", "models"]
+    assert answer["ok"] is True
+    assert [(m["name"], m["result"], m["property"]) for m in answer["models"]] == [
+        ("ok", "ok", None),
+        ("invariant", "SmallInv", "SmallInv"),
+    ]
+    assert "2/2" in done.stderr
+
+
+def test_unexpected_violation_prints_the_counterexample(folder):
+    done = RUN.invoke(cli.app, ["check", "surprise", "--jobs", "1"])
+    assert done.exit_code == 1
+    assert "surprise: SmallInv (not as expected)" in done.stdout
+    assert "  2 Step" in done.stdout
+    assert "0 of 1 models are as expected" in done.stdout
+
+
+def test_json_of_a_failed_run_keeps_stdout_for_the_object(folder):
+    done = RUN.invoke(cli.app, ["check", "--json", "surprise"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["ok"] is False
+    assert "2 Step" in done.stderr
+
+
+def test_show_runs_one_model_and_prints_what_changed(folder):
+    cfg = folder / "edges-rogue.cfg"
+    cfg.write_text(cfg.read_text() + "INVARIANT Unfreed\n")
+    with open(folder / "OneEntry.tla") as file:
+        text = file.read()
+    (folder / "OneEntry.tla").write_text(
+        text.replace("TypeOK ==", 'Unfreed == entry # "pinned"\nTypeOK ==')
+    )
+    done = RUN.invoke(cli.app, ["check", "--show", "edges-rogue"])
+    assert done.exit_code == 1
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    step = next(line for line in lines if " Hold" in line)
+    assert step.endswith("Hold  entry: ready --pin--> pinned")
+    assert lines[lines.index(step) + 1] == 'entry = "pinned"'
+
+
+def test_show_of_an_expected_violation(folder):
+    done = RUN.invoke(cli.app, ["check", "--show", "stutter"])
+    assert done.exit_code == 0
+    assert "stutter: PassesTwoProp (as expected)" in done.stdout
+    assert "then it stutters for ever" in done.stdout
+    # Only what changed: log is the same in the last state's neighbour or printed once.
+    assert done.stdout.count("x = 0") == 1
+
+
+@pytest.mark.parametrize(("options", "seed"), [((), 1), (("--seed", "77"), 77)])
+def test_random_walks_print_their_seed(folder, options, seed):
+    done = RUN.invoke(cli.app, ["check", "simulation", "ok", *options])
+    assert done.exit_code == 0, done.stderr
+    assert f"(5 walks of up to 20 steps, --seed {seed})" in done.stderr
+    assert done.stderr.count("walks") == 1
+    assert load_manifest(folder).select(["simulation"], "pr")[0].simulate.seed == 1
+
+
+def test_unknown_model(folder):
+    done = RUN.invoke(cli.app, ["check", "invarient"])
+    assert done.exit_code == 2
+    assert "did you mean invariant?" in done.stderr
+    assert done.stdout == ""
+
+
+def test_new_pins(folder):
+    done = RUN.invoke(cli.app, ["check", "pins", "--update-manifest"])
+    assert done.exit_code == 1
+    assert "new pins for pins" in done.stderr
+    (model,) = load_manifest(folder).select(["pins"], "pr")
+    assert (model.distinct_states, model.depth) == (6, 3)
+
+
+def test_problems_of_other_models_do_not_fail_a_named_run(folder):
+    (folder / "stray.cfg").write_text("")
+    (folder / "live.cfg").unlink()
+    done = RUN.invoke(cli.app, ["check", "--json", "ok"])
+    assert done.exit_code == 0
+    assert "stray.cfg" in done.stderr
+    done = RUN.invoke(cli.app, ["check", "--json", "live"])
+    assert done.exit_code == 1
+    assert "live.cfg is missing" in done.stderr
+
+
+def test_problems_fail_a_whole_run(folder):
+    document = json.loads((folder / "manifest.json").read_text())
+    document["models"] = document["models"][:1]
+    (folder / "manifest.json").write_text(json.dumps(document))
+    done = RUN.invoke(cli.app, ["check", "--json"])
+    answer = json.loads(done.stdout)
+    assert [m["result"] for m in answer["models"]] == ["ok"]
+    assert answer["ok"] is False
+    assert done.exit_code == 1
+    assert "no entry of manifest.json uses Broken.tla" in done.stderr
+
+
+def test_broken_manifest(folder):
+    (folder / "manifest.json").write_text("{")
+    done = RUN.invoke(cli.app, ["check", "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {"ok": False, "models": []}
+    assert "no JSON" in done.stderr
+
+
+def test_no_java(folder, monkeypatch):
+    monkeypatch.setenv("JAVA", "no-such-java")
+    done = RUN.invoke(cli.app, ["check", "--json", "ok"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {"ok": False, "models": []}
+    assert "JAVA='no-such-java' is not an executable" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_kills_java(folder, number):
+    code = (
+        "import pathlib, signal, sys\nfrom ec_protocol import cli\n"
+        # Whoever runs the tests in the background may have it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "folder = pathlib.Path(sys.argv.pop())\ncli.tla_dir = lambda: folder\ncli.main()"
+    )
+    command = [sys.executable, "-c", code, "check", "endless", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        java = []
+        while not java:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+            children = psutil.Process(process.pid).children(recursive=True)
+            java = [child for child in children if "tlc2.TLC" in child.cmdline()]
+        os.kill(process.pid, number)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "interrupted; every TLC process was killed" in stderr
+    assert psutil.wait_procs(java, timeout=30)[1] == []
+
+
+def test_generate(tmp_path, monkeypatch):
+    done = RUN.invoke(cli.app, ["generate", "--check"])
+    both = "tla/Lifecycle.tla is current\ntla/Timing.tla is current\n"
+    assert (done.exit_code, done.stdout) == (0, both)
+    for module in (lifecycle_tla, timing_tla):
+        monkeypatch.setattr(module, "tla_dir", lambda: tmp_path)
+        done = RUN.invoke(cli.app, ["generate", "--check"])
+        assert done.exit_code == 1
+        assert f"tla/{module.FILE_NAME} is not what" in done.stderr
+        assert "run ec-protocol generate" in done.stderr
+        module.write()
+    (tmp_path / "Timing.tla").unlink()
+    assert RUN.invoke(cli.app, ["generate"]).exit_code == 0
+    assert RUN.invoke(cli.app, ["generate", "--check"]).stdout == both
+
+
+def test_nothing_is_written_into_an_installed_package(monkeypatch):
+    monkeypatch.setattr(cli, "checkout_dir", lambda: None)
+    for command in (["generate"], ["diagram", "--write"], ["diagram", "--check"]):
+        done = RUN.invoke(cli.app, command)
+        assert done.exit_code == 2
+        assert "needs a source checkout" in done.stderr
+
+
+def test_diagram():
+    done = RUN.invoke(cli.app, ["diagram", "copy"])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("stateDiagram-v2\n    [*] --> planned\n")
+    assert RUN.invoke(cli.app, ["diagram"]).stdout.count("stateDiagram-v2") == 6
+    assert RUN.invoke(cli.app, ["diagram", "--check"]).exit_code == 0
+    done = RUN.invoke(cli.app, ["diagram", "entri"])
+    assert done.exit_code == 2
+    assert "did you mean entry?" in done.stderr
+    assert RUN.invoke(cli.app, ["diagram", "copy", "--write"]).exit_code == 2
+
+
+def test_stale_and_broken_documents(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "checkout_dir", lambda: tmp_path)
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- diagram:peer -->\n<!-- /diagram -->\n")
+    done = RUN.invoke(cli.app, ["diagram", "--check"])
+    assert done.exit_code == 1
+    assert "run ec-protocol diagram --write" in done.stderr
+    assert "wrote" in RUN.invoke(cli.app, ["diagram", "--write"]).stdout
+    assert RUN.invoke(cli.app, ["diagram", "--check"]).exit_code == 0
+    readme.write_text("<!-- diagram:nobody -->\n<!-- /diagram -->\n")
+    done = RUN.invoke(cli.app, ["diagram", "--check"])
+    assert done.exit_code == 1
+    assert "no such lifecycle" in done.stderr
