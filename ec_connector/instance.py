@@ -1,42 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts one scheduler process together: tier, holds, delegate and, gated, peer-to-peer."""
+"""Puts one scheduler process together: node, delegate and, gated, peer-to-peer."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ec_connector.config.peers import AllowedPeers
 from ec_connector.config.settings import ECConfig
-from ec_connector.engine.items import Item
-from ec_connector.engine.params import AllowedPeers
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.region.shared import SharedRegion
-from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.holds import HoldTable
+from ec_protocol.items import Item
+from ec_protocol.node import Node, Peering
 from ec_protocol.trace import NdjsonSink, Trace
 
 if TYPE_CHECKING:
     from ec_connector.network.p2p import P2P
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What decides whether the bytes of two processes mean the same (EC-8.4).
-
-    Attributes:
-        vllm_version: Version of the host.
-        model: Name of the model.
-        dtype: Torch dtype name of encoder outputs, such as ``bfloat16``.
-        element_size: Bytes per element.
-    """
-
-    vllm_version: str
-    model: str
-    dtype: str
-    element_size: int
 
 
 class SchedulerInstance:
@@ -73,38 +56,54 @@ class SchedulerInstance:
     ) -> None:
         self._sink = NdjsonSink(config.trace_file) if config.trace_file else None
         trace = Trace(engine_id, clock, self._sink) if self._sink else None
-        self.tier = EncodingTier(region.num_blocks, region.block_size_bytes, trace)
-        self.holds = HoldTable(self.tier)
+        # Another start is another incarnation, also under the same engine id (EC-9.2).
+        incarnation = secrets.token_hex(8)
+        allowed = AllowedPeers(config.allowed_peers)
         self.lock = threading.Lock()
+        self.node = Node(
+            blocks=region.num_blocks,
+            block_bytes=region.block_size_bytes,
+            role=config.role,
+            ranks=world_size,
+            timing=config.timing,
+            allowed=allowed.allows,
+            trace=trace,
+            peering=Peering(
+                vllm_version=facts.vllm_version,
+                model=facts.model,
+                # As torch prints it, which is what other implementations hash.
+                dtype=f"torch.{facts.dtype}",
+                incarnation=incarnation,
+                base_addr=region.address,
+                peer_quota=config.peer_quota,
+                grant_quota=config.grant_quota,
+            )
+            if config.enable_nixl
+            else None,
+        )
         self.p2p: P2P | None = None
         if config.enable_nixl:
             # Only here: without the gate nothing of it is imported (EC-12.2).
             from ec_connector.network.p2p import P2P
 
             self.p2p = P2P(
+                self.node,
                 config,
-                facts,
                 region,
-                self.tier,
-                self.holds,
                 lock=self.lock,
                 engine_id=engine_id,
+                incarnation=incarnation,
                 clock=clock,
                 on_failure=on_failure,
                 wrap_reader=wrap_reader,
             )
         self.scheduler = ECScheduler(
-            self.tier,
-            role=config.role,
+            self.node,
             items=items,
             element_size=facts.element_size,
             dtype=facts.dtype,
-            world_size=world_size,
-            timing=config.timing,
             lock=self.lock,
-            holds=self.holds,
             p2p=self.p2p,
-            allowed_peers=AllowedPeers(config.allowed_peers),
             clock=clock,
         )
         if self.p2p is not None:

@@ -194,18 +194,17 @@ class StatsSource:
             else:
                 key = _SCHEDULER.get(name, f"vllm:ec_events/{name}")
             totals[key] += count
-        totals["vllm:ec_events/holds_displaced"] += instance.holds.displaced
+        totals["vllm:ec_events/holds_displaced"] += instance.node.holds.displaced
+        reads, grants = instance.node.reads, instance.node.grants
+        with instance.lock:
+            for name, count in reads.counters.items() if reads is not None else ():
+                by_name = name != "bytes_read"
+                key = f"vllm:ec_consumer_events/{name}" if by_name else "vllm:ec_bytes_read"
+                totals[key] += count
+            for name, count in grants.counters.items() if grants is not None else ():
+                totals[f"vllm:ec_producer_events/{name}"] += count
         p2p = instance.p2p
         if p2p is not None:
-            with p2p.lock:
-                if p2p.consumer is not None:
-                    for name, count in p2p.consumer.counters.items():
-                        by_name = name != "bytes_read"
-                        key = f"vllm:ec_consumer_events/{name}" if by_name else "vllm:ec_bytes_read"
-                        totals[key] += count
-                if p2p.producer is not None:
-                    for name, count in p2p.producer.counters.items():
-                        totals[f"vllm:ec_producer_events/{name}"] += count
             for name, count in p2p.pump.stats.counts().items():
                 event = name.removeprefix(_TIER_EVENTS)
                 family = "vllm:ec_pump_events" if event == name else "vllm:ec_tier_events"
@@ -213,19 +212,18 @@ class StatsSource:
         return totals
 
     def _gauges(self) -> dict[str, int]:
-        instance = self._instance
-        tier = instance.tier
-        with instance.lock:
+        node = self._instance.node
+        tier = node.tier
+        with self._instance.lock:
             blocks = {
                 "free": tier.free_blocks,
                 "evictable": tier.evictable_blocks,
                 "quarantined": tier.quarantined_blocks,
                 "retired": tier.retired_blocks,
             }
-            p2p = instance.p2p
             others = {
-                "vllm:ec_open_grants": p2p.producer.open_grants if p2p and p2p.producer else 0,
-                "vllm:ec_active_reads": p2p.consumer.active_reads if p2p and p2p.consumer else 0,
+                "vllm:ec_open_grants": node.grants.open_grants if node.grants else 0,
+                "vllm:ec_active_reads": node.reads.active_reads if node.reads else 0,
             }
         blocks["held"] = tier.num_blocks - sum(blocks.values())
         return {

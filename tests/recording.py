@@ -81,23 +81,23 @@ def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
 @contextlib.contextmanager
 def kit() -> Iterator[None]:
     """Every instance that the conformance kit starts leaves a trace, a run of its own."""
-    from ec_protocol.tier.encodings import EncodingTier
+    from ec_protocol.node import Node
     from ec_verify.adapters.ours.adapter import Ours
 
     where = folder()
     sinks: list[NdjsonSink] = []
 
-    def make_tier(node: Ours, blocks: int, block_size: int) -> EncodingTier:
+    def make_node(node: Ours, **settings: Any) -> Node:
         if where is None:
-            return EncodingTier(blocks, block_size)
+            return Node(**settings)
         (where / "played").mkdir(exist_ok=True)
         sinks.append(NdjsonSink(where / "played" / f"kit-{next(_numbers):05}.ndjson"))
         write = checkable(sinks[-1], MOST_RECORDS)
-        return EncodingTier(blocks, block_size, Trace("ours", lambda: node.now, write))
+        return Node(**settings, trace=Trace("ours", lambda: node.now, write))
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Ours, "make_tier", make_tier)
+            patch.setattr(Ours, "make_node", make_node)
             yield
     finally:
         for sink in sinks:

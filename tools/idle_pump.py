@@ -23,7 +23,8 @@ import sys
 import time
 
 from ec_connector.config.settings import ECConfig
-from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.engine.facts import ModelFacts
+from ec_connector.instance import SchedulerInstance
 from ec_connector.network.data.library import load_nixl
 from ec_connector.region.shared import SharedRegion
 
@@ -62,21 +63,21 @@ def percent_of_a_core(seconds: float) -> float:
 def fetch(producer: Instance, consumer: Instance) -> None:
     """Let one encoding travel, so that connections of both planes are made."""
     source, target = producer.inner.p2p, consumer.inner.p2p
-    if source is None or source.address is None or target is None or target.consumer is None:
+    if source is None or source.address is None or target is None or consumer.inner.node.reads is None:
         raise SystemExit("the instances have no peer-to-peer half")
     nbytes = 100 * BLOCK
     with producer.inner.lock:
-        entry = producer.inner.tier.alloc("picture", nbytes)
+        entry = producer.inner.node.tier.alloc("picture", nbytes)
         assert entry is not None
-        producer.inner.tier.begin_write(entry, ("save", 1))
-        producer.inner.tier.write_landed(entry, ("save", 1))
+        producer.inner.node.tier.begin_write(entry, ("save", 1))
+        producer.inner.node.tier.write_landed(entry, ("save", 1))
     deadline = time.monotonic() + 20
     while True:
         with consumer.inner.lock:
-            found = consumer.inner.tier.get("picture")
+            found = consumer.inner.node.tier.get("picture")
             if found is not None and found.servable:
                 return
-            state = target.consumer.fetch(
+            state = consumer.inner.node.reads.fetch(
                 "picture", source.address, nbytes, None, "request", time.monotonic()
             )
         if state == "failed" or time.monotonic() > deadline:

@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from ec_connector.bench.rows import Row, in_turns
+from ec_protocol.node import Node, Peering
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.tables.dispatch import ENTRY
 from ec_protocol.tables.lifecycle import load_lifecycles
 from ec_protocol.tables.machines import GuardedModel, build_machine
-from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
 
@@ -62,7 +61,20 @@ def ack(gib: int) -> Row:
     Args:
         gib: Size of the region.
     """
-    tier = EncodingTier((gib << 30) // _BLOCK, _BLOCK)
+    node = Node(
+        blocks=(gib << 30) // _BLOCK,
+        block_bytes=_BLOCK,
+        role="producer",
+        peering=Peering(
+            vllm_version="bench",
+            model="bench",
+            dtype="torch.bfloat16",
+            incarnation="i" * 32,
+            base_addr=_BASE,
+        ),
+    )
+    node.offer(b"m")
+    tier = node.tier
     _land(tier, "first", _WANTED_BLOCKS // 2, 1)
     wall = _land(tier, "wall", tier.num_blocks - _WANTED_BLOCKS, 2)
     tier.pin(wall, ("hold", 1))
@@ -70,23 +82,15 @@ def ack(gib: int) -> Row:
     entry = _land(tier, "wanted", _WANTED_BLOCKS, 3)
     if len(entry.extents) != 2:
         raise RuntimeError(f"expected two extents, not {entry.extents}")
-    grants = ProducerGrants(
-        tier,
-        timing=Timing(),
-        compat_hash="c" * 64,
-        incarnation="i" * 32,
-        base_addr=_BASE,
-        agent_metadata=b"m",
-    )
     request = wire.XferReq(
         mm_hash="wanted",
-        compatibility_hash="c" * 64,
+        compatibility_hash=wire.compatibility_hash("bench", "bench", "torch.bfloat16", _BLOCK),
         session_id="s" * 40,
         connector_version=wire.PREFERRED_VERSION,
         attempt_id=1,
     )
-    answer = grants.on_request(b"peer", request, 0.0)
-    if answer.status != wire.XferStatus.OK:
+    answer = node.request(b"peer", request, 0.0)
+    if answer is None or answer.status != wire.XferStatus.OK:
         raise RuntimeError(f"expected a grant, not {answer}")
     # Addresses of one region all take the same number of bytes, so the whole
     # descriptor's size follows from two of them.

@@ -27,18 +27,19 @@ from typing import Any, Literal
 import zmq
 
 from ec_connector.config.settings import ECConfig
-from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.engine.facts import ModelFacts
+from ec_connector.instance import SchedulerInstance
 from ec_connector.network.data import NixlServer
 from ec_connector.region.shared import SharedRegion
+from ec_protocol import node as core
+from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.extents import Extents
 
 BLOCK = 16384
 FACTS = ModelFacts("bench", "bench", "bfloat16", 2)
+COMPAT = wire.compatibility_hash("bench", "bench", "torch.bfloat16", BLOCK)
 Engine = Literal["idle", "sleeps", "computes"]
 
 
@@ -90,7 +91,7 @@ class Node:
 
     def put(self, name: str, nbytes: int, fill: int) -> None:
         """An encoding that was saved."""
-        tier = self.instance.tier
+        tier = self.instance.node.tier
         with self.instance.lock:
             entry = tier.alloc(name, nbytes)
             if entry is None:
@@ -103,7 +104,7 @@ class Node:
     def place(self, name: str) -> int:
         """Address of an encoding that lies in one extent."""
         with self.instance.lock:
-            entry = self.instance.tier.get(name)
+            entry = self.instance.node.tier.get(name)
             if entry is None or len(entry.extents) != 1:
                 raise RuntimeError(f"{name} is not there in one extent")
             return self.region.address + entry.extents[0][0] * BLOCK
@@ -113,7 +114,7 @@ class Node:
 
         The region has ``entries`` × (``blocks`` + 2) blocks.
         """
-        tier = self.instance.tier
+        tier = self.instance.node.tier
         halves: list[Entry | None] = []
         with self.instance.lock:
             for i in range(entries):
@@ -130,20 +131,21 @@ class Node:
         Raises:
             RuntimeError: It failed.
         """
-        consumer, tier, lock = self.p2p.consumer, self.instance.tier, self.instance.lock
-        if consumer is None:
-            raise RuntimeError("not a consumer")
+        node, lock = self.instance.node, self.instance.lock
+        item = make_item(name, 1, nbytes, 1)
+        announced = {name: {"peer_host": peer[0], "peer_port": peer[1], "size_bytes": nbytes}}
         began = time.perf_counter()
         state = "pending"
         while state == "pending":
             with lock:
-                entry = tier.get(name)
-                if entry is not None and entry.servable:
+                state = node.want(item, announced, "bench", self.p2p.clock())
+                entry = node.tier.get(name)
+                if state == "ready" and entry is not None:
                     return time.perf_counter() - began, entry.extents
-                state = consumer.fetch(name, peer, nbytes, None, "bench", self.p2p.clock())
             self.p2p.wake()
             time.sleep(200e-6)  # a request asks once per step; spinning would slow the pump
-        raise RuntimeError(f"fetching {name} {state}: {consumer.counters}")
+        counters = node.reads.counters if node.reads is not None else {}
+        raise RuntimeError(f"fetching {name} {state}: {counters}")
 
     def close(self) -> None:
         """Stop the pump and remove the region."""
@@ -187,7 +189,7 @@ def request(name: str, number: int) -> wire.XferReq:
     """What a consumer asks the baseline."""
     return wire.XferReq(
         mm_hash=name,
-        compatibility_hash="c" * 64,
+        compatibility_hash=COMPAT,
         session_id=f"bench.{number}",
         connector_version=wire.PREFERRED_VERSION,
         attempt_id=number,
@@ -250,24 +252,31 @@ def _step(engine: Engine, step_s: float) -> None:
 def _by_hand(names: list[str], nbytes: int) -> Callable[[bytes, wire.XferReq], wire.XferAck]:
     """A producer without a pump: the same decisions on a tier of its own."""
     blocks = -(-nbytes // BLOCK)
-    tier = EncodingTier(len(names) * blocks, BLOCK)
-    for name in names:
-        entry = tier.alloc(name, nbytes)
-        if entry is not None:
-            tier.begin_write(entry, ("save", 0))
-            tier.write_landed(entry, ("save", 0))
-    grants = ProducerGrants(
-        tier,
-        timing=Timing(),
-        compat_hash="c" * 64,
-        incarnation="i" * 16,
-        base_addr=1 << 40,
-        agent_metadata=b"m" * 450,
-        peer_quota=1 << 20,
+    node = core.Node(
+        blocks=len(names) * blocks,
+        block_bytes=BLOCK,
+        role="producer",
+        peering=core.Peering(
+            vllm_version=FACTS.vllm_version,
+            model=FACTS.model,
+            dtype=f"torch.{FACTS.dtype}",
+            incarnation="i" * 16,
+            base_addr=1 << 40,
+            peer_quota=1 << 20,
+        ),
     )
+    node.offer(b"m" * 450)
+    for name in names:
+        entry = node.tier.alloc(name, nbytes)
+        if entry is not None:
+            node.tier.begin_write(entry, ("save", 0))
+            node.tier.write_landed(entry, ("save", 0))
 
     def answer(identity: bytes, req: wire.XferReq) -> wire.XferAck:
-        return grants.on_request(identity, req, time.monotonic())
+        ack = node.request(identity, req, time.monotonic())
+        if ack is None:
+            raise RuntimeError("a producer answers")
+        return ack
 
     return answer
 

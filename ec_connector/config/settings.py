@@ -16,16 +16,18 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from ec_connector.config import values as values_of
 from ec_connector.config.keys import KEYS
 from ec_protocol.errors import ConfigError, ECError
+from ec_protocol.node import Role
 from ec_protocol.tables.timing import Timing, timer_specs
 
 logger = logging.getLogger(__name__)
 
-Role = Literal["ec_producer", "ec_consumer", "ec_both"]
+#: ``ec_role`` -> what the node does.
+ROLES: Final[Mapping[str, Role]] = {f"ec_{role}": role for role in get_args(Role)}
 
 HOST_VARIABLE: Final = "VLLM_EC_SIDE_CHANNEL_HOST"
 PORT_VARIABLE: Final = "VLLM_EC_SIDE_CHANNEL_PORT"
@@ -125,10 +127,9 @@ class ECConfig:
         """
         if extra is not None and not isinstance(extra, Mapping):
             raise values_of.wrong("ec_connector_extra_config", extra, "a mapping of keys to values")
-        roles: tuple[Role, ...] = get_args(Role)
-        checked_role = next((known for known in roles if known == role), None)
+        checked_role = ROLES.get(role) if isinstance(role, str) else None
         if checked_role is None:
-            raise values_of.wrong("ec_role", role, f"one of {', '.join(roles)}")
+            raise values_of.wrong("ec_role", role, f"one of {', '.join(ROLES)}")
         given = dict(extra or {})
         for name in given:
             if name not in KEYS:
@@ -150,7 +151,7 @@ class ECConfig:
         advertised = _advertised(values, dp_rank)
         if enable_nixl:
             _require_peer_to_peer()
-            if checked_role != "ec_consumer":
+            if checked_role != "consumer":
                 side_channel = _side_channel(os.environ if environ is None else environ, dp_rank)
                 _check_announced(side_channel[0], advertised[0])
         return cls(
@@ -173,12 +174,12 @@ class ECConfig:
     @property
     def produces(self) -> bool:
         """Whether the instance saves encodings."""
-        return self.role != "ec_consumer"
+        return self.role != "consumer"
 
     @property
     def consumes(self) -> bool:
         """Whether the instance loads encodings."""
-        return self.role != "ec_producer"
+        return self.role != "producer"
 
     def num_blocks(self, block_size_bytes: int) -> int:
         """Blocks of the region.

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ec_connector.engine.params import AllowedPeers
+from ec_connector.config.peers import AllowedPeers
 from ec_protocol.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -118,7 +118,8 @@ def consume(parent: Parent, pictures: list[Picture], instance: str, trace: str) 
         _compare(parent, engine, pictures, command["params"], own)
         p2p = engine.instance.p2p
         stats = p2p.pump.stats.summary() if p2p is not None else {}
-        counters = dict(p2p.consumer.counters) if p2p is not None and p2p.consumer else {}
+        reads = engine.instance.node.reads
+        counters = dict(reads.counters) if reads is not None else {}
         parent.say("stats", stats=stats, counters=counters)
     finally:
         engine.close()

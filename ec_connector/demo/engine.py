@@ -27,10 +27,11 @@ from ec_connector.demo.encoder import (
 )
 from ec_connector.demo.errors import DemoError
 from ec_connector.demo.images import Picture
-from ec_connector.engine.items import Item, make_item
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.worker import ECWorker
-from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.instance import SchedulerInstance
 from ec_connector.region.shared import SharedRegion
+from ec_protocol.items import Item, make_item
 
 BLOCK_BYTES = HIDDEN * DTYPE.itemsize
 FACTS = ModelFacts(

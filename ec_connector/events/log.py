@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ec_connector.engine.params import can_be_asked_for
 from ec_connector.events.codec import Event
+from ec_protocol.announcements import can_be_asked_for
 from ec_protocol.tier.encodings import TierEvent
 from ec_protocol.tier.entry import Entry
 

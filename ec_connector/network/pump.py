@@ -22,13 +22,10 @@ import weakref
 from collections.abc import Callable
 
 from ec_connector.engine.stats import PumpStats
-from ec_connector.network.data.base import DataPlaneReader, DataPlaneServer
+from ec_connector.network.planes import Planes
 from ec_connector.network.switching import prompt_switching
-from ec_connector.network.turn import EventsFactory, PumpError, PumpIO
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.holds import HoldTable
+from ec_connector.network.turn import PumpError, PumpIO
+from ec_protocol.node import Node
 
 __all__ = ["Pump", "PumpError"]
 
@@ -39,38 +36,28 @@ class Pump:
     """The thread and what it owns.
 
     Args:
-        lock: The tier's lock.
-        consumer: Fetches to carry out, or None.
-        producer: Grants to serve, or None.
-        reader_factory: Makes the consumer's data plane; called on the pump thread.
-        server_factory: Makes the producer's data plane; called on the pump thread.
-        bind: Host and port of the control socket; needed by a producer.
-        timing: Heartbeats.
-        holds: Holds to let run out.
+        node: The protocol's state.
+        planes: What the thread is to make.
+        lock: The node's lock.
         clock: Monotonic seconds.
+        stats: Where to count; None makes one.
         on_failure: Called once, from the pump thread, if it had to give up.
-        events_factory: See ``PumpIO``.
         memory: What the data plane touches; kept alive until the thread has ended, also
             when that takes longer than anybody waits.
     """
 
     def __init__(
         self,
+        node: Node,
+        planes: Planes,
         *,
         lock: threading.Lock,
-        consumer: ConsumerReads | None,
-        producer: ProducerGrants | None,
-        reader_factory: Callable[[], DataPlaneReader] | None,
-        server_factory: Callable[[], DataPlaneServer] | None,
-        bind: tuple[str, int] | None,
-        timing: Timing,
-        holds: HoldTable | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stats: PumpStats | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
-        events_factory: EventsFactory | None = None,
         memory: object = None,
     ) -> None:
-        self.stats = PumpStats()
+        self.stats = stats or PumpStats()
         self.address: tuple[str, int] | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
@@ -82,18 +69,7 @@ class Pump:
         self._on_failure = on_failure
         self._memory = memory
         self._make_io = functools.partial(
-            PumpIO,
-            lock=lock,
-            consumer=consumer,
-            producer=producer,
-            reader_factory=reader_factory,
-            server_factory=server_factory,
-            bind=bind,
-            timing=timing,
-            holds=holds,
-            clock=clock,
-            stats=self.stats,
-            events_factory=events_factory,
+            PumpIO, node, planes, lock=lock, clock=clock, stats=self.stats
         )
 
     # ---------------------------------------------------------------- any thread

@@ -14,9 +14,8 @@ from ec_connector.engine.stats import PumpStats
 from ec_connector.network.control import ControlServer
 from ec_connector.network.data.base import DataPlaneServer
 from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.node import Node
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +28,10 @@ class Serving:
 
     Args:
         context: The pump's ZMQ context.
-        producer: The grants.
+        node: The protocol's state; it grants.
         make_offer: Makes the data plane's server.
         bind: Host and port of the control socket.
-        timing: Heartbeats.
-        lock: The tier's.
+        lock: The node's lock.
         clock: Monotonic seconds.
         stats: Where to count.
 
@@ -45,21 +43,20 @@ class Serving:
     def __init__(
         self,
         context: zmq.Context[Any],
-        producer: ProducerGrants,
+        node: Node,
         make_offer: Callable[[], DataPlaneServer],
         bind: tuple[str, int],
         *,
-        timing: Timing,
         lock: threading.Lock,
         clock: Callable[[], float],
         stats: PumpStats,
     ) -> None:
-        self.producer = producer
+        self.node = node
         self._lock = lock
         self._clock = clock
         self._stats = stats
         self._until = 0.0
-        self._server = ControlServer(context, *bind, timing)
+        self._server = ControlServer(context, *bind, node.timing)
         try:
             self._offer = make_offer()
         except BaseException:
@@ -67,7 +64,7 @@ class Serving:
             raise
         self.address = (bind[0], self._server.port)
         with lock:
-            producer.agent_metadata = self._offer.agent_metadata
+            node.offer(self._offer.agent_metadata)
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
@@ -80,24 +77,22 @@ class Serving:
         Returns:
             Whether there was anything.
         """
-        producer, server = self.producer, self._server
+        node, server = self.node, self._server
         arrived = server.receive()
         for identity, frames in arrived:
             try:
-                request = wire.decode_request(frames)
+                request = node.read_request(frames)
             except RemoteProtocolError as exc:
                 self._stats.malformed("request", exc)
                 with self._lock:
-                    producer.count("malformed_frames")
+                    node.malformed("request")
                 continue
-            if request.attempt_id is None:
-                producer.describe_region()
             with self._lock:
-                ack = producer.on_request(identity, request, self._clock())
-            if not server.send(identity, wire.encode(ack)):
+                ack = node.request(identity, request, self._clock())
+            if ack is not None and not server.send(identity, wire.encode(ack)):
                 self._stats.count("answers_dropped")
         now = self._clock()
-        if producer.open_grants:
+        if self._granting:
             self._until = now + _LINGER_S
         if now > self._until:
             return bool(arrived)
@@ -105,18 +100,23 @@ class Serving:
         if notices:
             with self._lock:
                 for notice in notices:
-                    producer.on_notice(notice, self._clock())
+                    node.notice(notice, self._clock())
         return bool(arrived or notices)
 
-    def transferring(self, now: float) -> bool:
-        """Whether peers need this process to progress its data plane."""
-        return self.producer.open_grants > 0 or now <= self._until
+    def lingering(self, now: float) -> bool:
+        """Whether peers may need a little progress although no grant is open."""
+        return now <= self._until
+
+    @property
+    def _granting(self) -> bool:
+        grants = self.node.grants
+        return grants is not None and grants.open_grants > 0
 
     def shut_down(self) -> None:
         """The orderly end: READs from us fail, grants end."""
         self._offer.close()
         with self._lock:
-            self.producer.shutdown(self._clock())
+            self.node.stop_serving(self._clock())
 
     def close(self) -> None:
         """Close socket and data plane, each on its own. May be called twice."""

@@ -25,9 +25,11 @@ import zmq
 from ec_connector.engine.stats import PumpStats
 from ec_connector.events.publisher import EventPublisher
 from ec_connector.network.control import ControlClient
-from ec_connector.network.data.base import DataPlaneError, DataPlaneReader, DataPlaneServer
+from ec_connector.network.data.base import DataPlaneError, DataPlaneReader
+from ec_connector.network.planes import Planes
 from ec_connector.network.serving import Serving
 from ec_protocol.errors import ECError, RemoteProtocolError
+from ec_protocol.node import Node
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import (
     AbandonRead,
@@ -39,14 +41,8 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.holds import HoldTable
 
 logger = logging.getLogger(__name__)
-
-EventsFactory = Callable[["zmq.Context[Any]", tuple[str, int] | None], EventPublisher]
 
 #: Longest sleep: holds that the engine thread made meanwhile end this much late.
 _IDLE_S: Final = 1.0
@@ -68,59 +64,40 @@ class PumpIO:
     """Everything that the pump's thread owns. Pump thread only.
 
     Args:
-        lock: The tier's lock.
-        consumer: Fetches to carry out, or None.
-        producer: Grants to serve, or None.
-        reader_factory: Makes the consumer's data plane.
-        server_factory: Makes the producer's data plane.
-        bind: Host and port of the control socket; needed by a producer.
-        timing: Heartbeats.
-        holds: Holds to let run out.
+        node: The protocol's state.
+        planes: What ``open`` makes.
+        lock: The node's lock.
         clock: Monotonic seconds.
         wake_fd: Becomes readable when the engine thread has left something to do.
         stats: Where to count.
-        events_factory: Makes the publisher of events, given the context and the address
-            that is bound; None publishes none.
 
     Raises:
-        PumpError: A half is missing that the roles need.
+        PumpError: A plane is missing that the node's role needs.
     """
 
     def __init__(
         self,
+        node: Node,
+        planes: Planes,
         *,
         lock: threading.Lock,
-        consumer: ConsumerReads | None,
-        producer: ProducerGrants | None,
-        reader_factory: Callable[[], DataPlaneReader] | None,
-        server_factory: Callable[[], DataPlaneServer] | None,
-        bind: tuple[str, int] | None,
-        timing: Timing,
-        holds: HoldTable | None,
         clock: Callable[[], float],
         wake_fd: int,
         stats: PumpStats,
-        events_factory: EventsFactory | None = None,
     ) -> None:
-        if producer is not None and (bind is None or server_factory is None):
+        if node.grants is not None and (planes.bind is None or planes.server is None):
             raise PumpError("a producer needs an address to bind and a data plane to serve")
-        if consumer is not None and reader_factory is None:
+        if node.reads is not None and planes.reader is None:
             raise PumpError("a consumer needs a data plane to read with")
+        self.node = node
+        self._planes = planes
         self._lock = lock
-        self._consumer = consumer
-        self._producer = producer
-        self._reader_factory = reader_factory
-        self._server_factory = server_factory
-        self._bind = bind
-        self._timing = timing
-        self._holds = holds
         self._clock = clock
         self._wake_fd = wake_fd
         self.stats = stats
-        self._events_factory = events_factory
-        self._events: EventPublisher | None = None
         self.address: tuple[str, int] | None = None
         self._context: zmq.Context[Any] | None = None
+        self._events: EventPublisher | None = None
         self._serving: Serving | None = None
         self._client: ControlClient | None = None
         self._reader: DataPlaneReader | None = None
@@ -135,25 +112,24 @@ class PumpIO:
         Raises:
             ECError: A port in use, an unknown backend, or a refused region.
         """
+        planes = self._planes
         self._context = zmq.Context()
-        if self._producer is not None and self._bind and self._server_factory is not None:
+        if self.node.grants is not None and planes.bind and planes.server is not None:
             self._serving = Serving(
                 self._context,
-                self._producer,
-                self._server_factory,
-                self._bind,
-                timing=self._timing,
+                self.node,
+                planes.server,
+                planes.bind,
                 lock=self._lock,
                 clock=self._clock,
                 stats=self.stats,
             )
             self.address = self._serving.address
-        if self._consumer is not None:
-            self._client = ControlClient(self._context, self._timing)
-        if self._reader_factory is not None:
-            self._reader = self._reader_factory()
-        if self._events_factory is not None:
-            self._events = self._events_factory(self._context, self.address)
+        if self.node.reads is not None and planes.reader is not None:
+            self._client = ControlClient(self._context, self.node.timing)
+            self._reader = planes.reader()
+        if planes.events is not None:
+            self._events = planes.events(self._context, self.address)
 
     def close(self) -> None:
         """Close everything; each thing on its own, so that none keeps another open."""
@@ -170,17 +146,10 @@ class PumpIO:
 
     def shut_down(self) -> None:
         """The orderly end: waiting fetches fail, READs get their last proof, grants end."""
-        now = self._clock()
         with self._lock:
-            if self._consumer is not None:
-                self._consumer.shutdown(now)
+            self.node.stop_reading(self._clock())
         self._run_commands()
-        if self._reader is not None and self._consumer is not None:
-            proven = self._reader.close()
-            with self._lock:
-                for attempt_id in proven:
-                    self._consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
-                self._consumer.drain()
+        self._close_reader()
         if self._serving is not None:
             self._serving.shut_down()
 
@@ -189,20 +158,22 @@ class PumpIO:
 
         Never raises: what fails here leaves blocks where they are, which is safe.
         """
-        consumer, reader = self._consumer, self._reader
-        if consumer is None:
-            return
         try:
             with self._lock:
-                consumer.shutdown(self._clock())
-                consumer.drain()
-            proven = reader.close() if reader is not None else []
-            with self._lock:
-                for attempt_id in proven:
-                    consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
-                consumer.drain()
+                self.node.stop_reading(self._clock())
+                self.node.commands()
+            self._close_reader()
         except Exception:
             logger.exception("failing closed")
+
+    def _close_reader(self) -> None:
+        """Tear the reading side's endpoints down: the last proof of each READ."""
+        if self._reader is None:
+            return
+        proven = self._reader.close()
+        with self._lock:
+            self.node.proven(proven, self._clock())
+            self.node.commands()
 
     # ------------------------------------------------------------------ one turn
     def turn(self) -> bool:
@@ -219,12 +190,7 @@ class PumpIO:
         if now >= self._ticked_at + _TICK_S:
             self._ticked_at = now
             with self._lock:
-                if self._consumer is not None:
-                    self._consumer.tick(now)
-                if self._producer is not None:
-                    self._producer.tick(now)
-                if self._holds is not None:
-                    self._holds.tick(now)
+                self.node.tick(now)
         worked = self._run_commands() or worked
         # Last, so that what this turn did is told with it.
         return (self._events is not None and self._events.turn(now)) or worked
@@ -234,39 +200,36 @@ class PumpIO:
             os.eventfd_read(self._wake_fd)
 
     def _hear(self) -> bool:
-        """The consumer's acks and connections."""
-        client, consumer = self._client, self._consumer
-        if client is None or consumer is None:
+        """The answers of those who are asked, and their connections."""
+        client, node = self._client, self.node
+        if client is None:
             return False
         arrived = client.receive()
         for peer, frames in arrived:
             now = self._clock()
             try:
-                ack = wire.keep_named_rows(wire.decode_ack(frames))
+                ack = node.read_answer(frames)
             except RemoteProtocolError as exc:
                 self.stats.malformed("ack", exc)
                 with self._lock:
-                    consumer.on_bad_frame(peer, exc, now)
+                    node.malformed("answer")
                 continue
-            self._note_ack(ack.session_id, now)
             with self._lock:
-                consumer.peer_heard(peer, now)
-                consumer.on_ack(peer, ack, now)
+                attempt_id = node.answer(peer, ack, now)
+            if attempt_id is not None and attempt_id in self._sent_at:
+                self.stats.sample("ack", now - self._sent_at.pop(attempt_id))
         changes = client.changes(self._clock())
         for peer, made in changes:
             with self._lock:
-                if made:
-                    consumer.peer_heard(peer, self._clock())
-                else:
-                    consumer.peer_lost(peer, self._clock())
+                (node.heard if made else node.lost)(peer, self._clock())
             if not made:
                 client.close(peer)
         return bool(arrived or changes)
 
     def _progress(self) -> bool:
-        """The consumer's READs."""
-        reader, consumer = self._reader, self._consumer
-        if reader is None or consumer is None:
+        """The READs of others' encodings."""
+        reader, node = self._reader, self.node
+        if reader is None:
             return False
         events = reader.poll() if reader.reads or reader.sending else []
         for attempt_id, outcome, reason in events:
@@ -276,35 +239,32 @@ class PumpIO:
                 self.stats.sample("read", now - posted_at)
             with self._lock:
                 if outcome == "done":
-                    consumer.read_done(attempt_id, now)
+                    node.read_done(attempt_id, now)
                 else:
-                    consumer.read_error(attempt_id, reason, now)
+                    node.read_failed(attempt_id, reason, now)
             if outcome != "done":
                 logger.warning("READ %d failed: %s", attempt_id, reason)
         proven = reader.reap() if reader.tainted else []
-        with self._lock:
-            for attempt_id in proven:
-                consumer.dma_ended(attempt_id, "endpoint_closed", self._clock())
+        if proven:
+            with self._lock:
+                node.proven(proven, self._clock())
         return bool(events or proven)
 
     def _run_commands(self) -> bool:
-        consumer = self._consumer
-        if consumer is None:
+        client, reader = self._client, self._reader
+        if client is None or reader is None:
             return False
         worked = False
         while True:
             with self._lock:
-                commands = consumer.drain()
+                commands = self.node.commands()
             if not commands:
                 return worked
             worked = True
             for command in commands:
-                self._run(command, consumer)
+                self._run(command, client, reader)
 
-    def _run(self, command: Command, consumer: ConsumerReads) -> None:
-        client, reader = self._client, self._reader
-        if client is None or reader is None:
-            raise PumpError("commands of a consumer without control or data plane")
+    def _run(self, command: Command, client: ControlClient, reader: DataPlaneReader) -> None:
         if isinstance(command, OpenPeer):
             client.open(command.peer, self._clock())
         elif isinstance(command, ClosePeer):
@@ -317,7 +277,7 @@ class PumpIO:
             if not client.send(command.peer, wire.encode(command.req)):
                 self.stats.count("requests_dropped")
         elif isinstance(command, PrepareRead):
-            self._post(command, consumer, reader)
+            self._post(command, reader)
         elif isinstance(command, ReleaseGrant):
             try:
                 reader.notify(command.agent_metadata, command.notice)
@@ -331,7 +291,7 @@ class PumpIO:
         elif isinstance(command, ForgetRead):
             reader.release(command.attempt_id)
 
-    def _post(self, command: PrepareRead, consumer: ConsumerReads, reader: DataPlaneReader) -> None:
+    def _post(self, command: PrepareRead, reader: DataPlaneReader) -> None:
         attempt_id = command.attempt_id
         try:
             reader.prepare(
@@ -346,10 +306,10 @@ class PumpIO:
             logger.warning("READ %d cannot be prepared: %s", attempt_id, exc)
             self.stats.count("prepare_failures")
             with self._lock:
-                consumer.post_failed(attempt_id, self._clock())
+                self.node.post_failed(attempt_id, self._clock())
             return
         with self._lock:
-            may_post = consumer.post_read(attempt_id, self._clock())
+            may_post = self.node.may_post(attempt_id, self._clock())
         if not may_post:
             reader.discard(attempt_id)
             return
@@ -359,13 +319,7 @@ class PumpIO:
         except DataPlaneError as exc:
             logger.warning("READ %d cannot be posted: %s", attempt_id, exc)
             with self._lock:
-                consumer.read_error(attempt_id, str(exc), self._clock())
-
-    def _note_ack(self, session_id: str, now: float) -> None:
-        number = session_id.rpartition(".")[2]
-        sent_at = self._sent_at.pop(int(number), None) if number.isdecimal() else None
-        if sent_at is not None:
-            self.stats.sample("ack", now - sent_at)
+                self.node.read_failed(attempt_id, str(exc), self._clock())
 
     # ------------------------------------------------------------------- waiting
     def sleep(self, worked: bool) -> None:
@@ -381,32 +335,21 @@ class PumpIO:
         self._busy_since = None
         if worked:
             return
-        wait = _IDLE_S
         with self._lock:
-            due = [
-                deadline
-                for deadline in (
-                    self._consumer.next_deadline() if self._consumer is not None else None,
-                    self._producer.next_deadline() if self._producer is not None else None,
-                    self._holds.next_deadline() if self._holds is not None else None,
-                    self._client.next_deadline() if self._client is not None else None,
-                    self._events.next_deadline() if self._events is not None else None,
-                )
-                if deadline is not None
-            ]
-            if self._consumer is not None and self._consumer.has_commands:
+            if self.node.has_commands:
                 return
-        if due:
-            wait = max(0.0, min(wait, min(due) - now))
+            due = [self.node.next_deadline()]
+            for plane in (self._client, self._events):
+                due.append(plane.next_deadline() if plane is not None else None)
+        wait = min([_IDLE_S, *(moment - now for moment in due if moment is not None)])
         poller = zmq.Poller()
         poller.register(self._wake_fd, zmq.POLLIN)
-        for plane in (self._serving, self._client, self._events):
-            for sock in plane.sockets if plane is not None else ():
+        for end in (self._serving, self._client, self._events):
+            for sock in end.sockets if end is not None else ():
                 poller.register(sock, zmq.POLLIN)
         poller.poll(max(1, int(wait * 1000 + 0.999)) if wait > 0 else 0)
 
     def _transferring(self, now: float) -> bool:
-        reading = self._consumer is not None and self._consumer.active_reads > 0
         sending = self._reader is not None and self._reader.sending
-        serving = self._serving is not None and self._serving.transferring(now)
-        return reading or sending or serving
+        serving = self._serving is not None and self._serving.lingering(now)
+        return self.node.transferring or sending or serving

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ec_connector.engine.items import is_counted
+from ec_protocol.items import is_counted
 
 #: Type of a content part -> modality. The part holds the media under its type's name.
 _MODALITY: Final = {

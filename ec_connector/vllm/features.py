@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from ec_connector.engine.items import Item, make_item
 from ec_connector.vllm.names import Names
 from ec_connector.vllm.setup import Widths
+from ec_protocol.items import Item, make_item
 
 logger = logging.getLogger(__name__)
 

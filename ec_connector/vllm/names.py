@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ec_connector.engine.items import is_counted
+from ec_protocol.items import is_counted
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ import torch
 
 from ec_connector.config.settings import ECConfig
 from ec_connector.copies.base import CopyEngine
-from ec_connector.instance import ModelFacts
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.region.shared import SharedRegion
 from ec_connector.vllm.names import Names, read_names
 from ec_protocol.errors import ConfigError

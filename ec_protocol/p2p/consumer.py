@@ -132,8 +132,12 @@ class ConsumerReads(AttemptTable):
         commands, self._commands = self._commands, []
         return commands
 
-    def on_ack(self, peer_key: PeerKey, ack: XferAck, now: float) -> None:
-        """An XferAck came from ``peer_key`` (EC-5.2, EC-5.3)."""
+    def on_ack(self, peer_key: PeerKey, ack: XferAck, now: float) -> int | None:
+        """An XferAck came from ``peer_key`` (EC-5.2, EC-5.3).
+
+        Returns:
+            The attempt on which it acted; None if it was dropped (EC-5.6).
+        """
         peer = self.peers.current(peer_key)
         if peer is not None and ack.session_id:
             peer.unanswered.answered(ack.mm_hash, ack.session_id)
@@ -142,7 +146,7 @@ class ConsumerReads(AttemptTable):
             ack = XferAck(mm_hash=ack.mm_hash, status=ack.status, session_id=session_id)
         attempt = self._named(peer_key, ack)
         if attempt is None:
-            return
+            return None
         # An ack is traffic too, and may be seen before the connection's own event.
         self.peers.heard(attempt.peer)
         if ack.incarnation in attempt.peer.former:
@@ -151,14 +155,11 @@ class ConsumerReads(AttemptTable):
             self._move(attempt, "ack_refused")
             self._record(attempt, "AckRefused", now)
             self._settle(attempt, now)
-            return
+            return attempt.attempt_id
         if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
             self._learn_incarnation(attempt.peer, ack.incarnation, now)
         self._apply_ack(attempt, ack, now)
-
-    def on_bad_frame(self, peer_key: PeerKey, error: RemoteProtocolError, now: float) -> None:
-        """A frame from ``peer_key`` could not be decoded: dropped and counted."""
-        self.counters["malformed_frames"] += 1
+        return attempt.attempt_id
 
     def peer_heard(self, peer_key: PeerKey, now: float) -> None:
         """The control plane got traffic from the peer."""

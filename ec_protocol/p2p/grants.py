@@ -140,10 +140,6 @@ class ProducerGrants:
         """Outstanding grants: while there are any the data plane must be progressed."""
         return len(self._grants)
 
-    def count(self, counter: str) -> None:
-        """Count something the pump saw, such as a malformed frame."""
-        self.counters[counter] += 1
-
     # ------------------------------------------------------------------ requests
     def on_request(self, identity: bytes, req: XferReq, now: float) -> XferAck:
         """Answer one request (EC-8.4, EC-5.4).

@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.items import MAX_HASH_CHARS
 from ec_protocol.tier.extents import Extents
 
 #: Versions of the wire that a producer serves.
@@ -34,7 +35,6 @@ VERSIONS: Final = (1, 2)
 PREFERRED_VERSION: Final = 2
 FALLBACK_VERSION: Final = 1
 
-MAX_HASH_CHARS: Final = 512
 MAX_SESSION_CHARS: Final = 256
 MAX_METADATA_BYTES: Final = 1 << 20
 MAX_EXTENTS: Final = 4096

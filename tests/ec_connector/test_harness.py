@@ -74,7 +74,7 @@ def test_asked_for_again_while_its_save_is_under_way():
         while e.complete() or e.device():
             if e.ranks[0].device.queued and not e.flight:
                 break
-        assert [copy.state for copy in e.scheduler.copies] == ["in_flight"]
+        assert [copy.state for copy in e.node.copies] == ["in_flight"]
         e.reset_encoder_cache()
         e.run(request("r2", ("a", 3)))
         assert e.encoded == ["a", "a"]
@@ -370,7 +370,7 @@ def test_what_the_host_keeps_for_a_running_request_is_not_fetched_again():
     with consumer(blocks=12, tokens=2, cache_rows=24) as e:
         slow = request("slow", ("a", 12), params=announcement("a", 12), has_media=False)
         e.host.add(slow)
-        while len(e.scheduler.copies) or slow.num_computed == 0:
+        while len(e.node.copies) or slow.num_computed == 0:
             e.step()
             e.p2p.play(e)
         assert slow.num_computed < slow.prompt_len - 4
@@ -396,7 +396,7 @@ def test_a_promise_to_one_request_is_not_used_for_another_of_the_same_name():
         e.step(preempt=first)
         assert first.num_preemptions == 1
         e.drain()
-        assert e.scheduler.counters["hits"] == 0
+        assert e.node.counters["hits"] == 0
         assert e.encoded == ["a", "a"]
         assert first.finished == "failed", "the host has the other under that name"
         assert second.finished == "length"

@@ -34,7 +34,7 @@ def source_of(e: Engine) -> StatsSource:
         e.p2p.lock = e.scheduler.lock
         e.p2p.pump = SimpleNamespace(stats=PumpStats())
     instance: Any = SimpleNamespace(
-        scheduler=e.scheduler, tier=e.tier, holds=e.holds, lock=e.scheduler.lock, p2p=e.p2p
+        scheduler=e.scheduler, node=e.node, lock=e.scheduler.lock, p2p=e.p2p
     )
     return StatsSource(instance)
 

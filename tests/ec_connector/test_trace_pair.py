@@ -43,9 +43,9 @@ def fetches(folder: Path) -> None:
                 producer.save(name, data)
                 assert consumer.fetch(name, producer.address, len(data), f"r{number}") == "ready"
                 assert consumer.bytes_of(name) == data
-                consumer.p2p.consumer.leave(f"r{number}", consumer.p2p.clock())  # type: ignore[union-attr]
+                consumer.node.reads.leave(f"r{number}", consumer.p2p.clock())  # type: ignore[union-attr]
             assert consumer.fetch("missing", producer.address, BLOCK, "r-missing") == "failed"
-        wait_for(lambda: producer.p2p.producer.open_grants == 0, "grants to end")  # type: ignore[union-attr]
+        wait_for(lambda: producer.node.grants.open_grants == 0, "grants to end")  # type: ignore[union-attr]
 
 
 def restart(folder: Path) -> None:

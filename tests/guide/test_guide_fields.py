@@ -46,8 +46,8 @@ def test_ec_role_reaches_both_halves(connector, role):
     config = fake_vllm.config(role)
     worker, scheduler = connector(config, Role.WORKER), connector(config, Role.SCHEDULER)
     try:
-        assert scheduler._scheduler.delegate.role == role
-        assert worker._worker.delegate.config.role == role
+        assert f"ec_{scheduler._scheduler.delegate.node.role}" == role
+        assert f"ec_{worker._worker.delegate.config.role}" == role
     finally:
         scheduler.shutdown()
         worker.shutdown()

@@ -24,7 +24,7 @@ def test_an_announced_encoding_is_held_for_its_first_reader():
         p.host.add(first)
         while not first.finished:
             p.step()
-        while len(p.scheduler.copies):
+        while len(p.node.copies):
             p.step()
         for number in range(3):
             p.host.add(request(f"more{number}", (f"m{number}", 3), output_len=50))
@@ -32,7 +32,7 @@ def test_an_announced_encoding_is_held_for_its_first_reader():
                 p.step()
             assert p.tier.get(f"m{number}") is not None
             assert p.tier.get("a") is not None, "older than what was evicted instead"
-        p.now += p.scheduler.timing.announce_hold_s
+        p.now += p.node.timing.announce_hold_s
         p.step()
         p.host.add(request("last", ("z", 8)))
         p.drain()
@@ -83,7 +83,7 @@ def test_a_retried_read_keeps_its_blocks_and_evicts_nothing():
         c.host.add(waiting)
         c.step()
         blocks = c.tier.get("b").extents
-        while c.p2p.consumer.counters["retries"] < 5:
+        while c.node.reads.counters["retries"] < 5:
             c.step()
             c.p2p.play(c)
             assert c.tier.get("b").extents == blocks

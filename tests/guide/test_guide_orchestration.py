@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("nixl")
 pytest.importorskip("zmq")
 
-from ec_connector.instance import ModelFacts
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.network.data import NixlReader
 from ec_protocol.p2p import wire
 from tests.harness.content import BLOCK, ELEMENT, WIDTH, request
@@ -115,7 +115,7 @@ def test_step_1_metadata_and_address_together_or_not_at_all_evicted_since():
 
 
 def settle_copies(p: Engine) -> None:
-    while len(p.scheduler.copies):
+    while len(p.node.copies):
         p.step()
 
 
@@ -152,8 +152,8 @@ def test_step_3_ensure_cache_available_defers_until_the_read_has_landed():
             assert time.monotonic() < deadline
             time.sleep(0.001)
         assert c.tier.get("a").servable
-        assert c.p2p.consumer.counters["reads_done"] == 1
-        assert c.p2p.consumer.counters["bytes_read"] == 3 * BLOCK
+        assert c.node.reads.counters["reads_done"] == 1
+        assert c.node.reads.counters["bytes_read"] == 3 * BLOCK
         c.run(r)
         assert r.finished == "length"
         p.drain()
@@ -166,7 +166,7 @@ def test_step_3_what_is_cached_locally_is_not_asked_for():
         c.run(request("first", ("a", 3), params=params))
         c.reset_encoder_cache()
         c.run(request("second", ("a", 3), ("b", 2), params=params))
-        assert c.p2p.consumer.counters["fetches"] == 2
+        assert c.node.reads.counters["fetches"] == 2
         assert c.encoded == []
         p.drain()
 
@@ -175,7 +175,7 @@ def test_step_3_media_that_the_prompt_has_passed_is_not_asked_for():
     with consumer() as c:
         r = request("r", ("a", 3), params={"a": {"peer_host": "127.0.0.1", "peer_port": 9}})
         assert c.scheduler.ensure_cache_available(r, 3)
-        assert not c.p2p.consumer.counters
+        assert not c.node.reads.counters
         c.scheduler.request_finished(r)
         c.drain()
 
@@ -195,7 +195,7 @@ def test_step_4_not_ready_is_asked_again_with_the_same_blocks_and_costs_no_recom
         assert p.tier.get("a").state == "saving"
 
         waiting = request("decode", ("a", 3), params=r.announced, has_media=False)
-        delegate, counters = c.scheduler, c.p2p.consumer.counters
+        delegate, counters = c.scheduler, c.node.reads.counters
         assert not delegate.ensure_cache_available(waiting, 0)
         blocks = c.tier.get("a").extents
         deadline = time.monotonic() + 20
@@ -232,7 +232,7 @@ def test_step_5_nack_missing_falls_back():
         p.run(request("x", ("c", 8)), request("y", ("d", 8)))  # evicts a
         assert p.tier.get("a") is None
         failing(c, params)
-        assert p.p2p.producer.counters["nack_missing"] >= 1
+        assert p.node.grants.counters["nack_missing"] >= 1
 
 
 def test_step_5_nack_incompat_falls_back():
@@ -242,7 +242,7 @@ def test_step_5_nack_incompat_falls_back():
         engine(role="ec_consumer", p2p=RealPeers(facts=other)) as c,
     ):
         failing(c, announce(p, ("a", 3)))
-        assert p.p2p.producer.counters["nack_incompat"] >= 1
+        assert p.node.grants.counters["nack_incompat"] >= 1
         p.drain()
 
 
@@ -251,7 +251,7 @@ def test_step_5_nack_version_falls_back(monkeypatch):
         params = announce(p, ("a", 3))
         monkeypatch.setattr(wire, "VERSIONS", (7,))
         failing(c, params)
-        assert p.p2p.producer.counters["nack_version"] >= 2, "asked once in each version"
+        assert p.node.grants.counters["nack_version"] >= 2, "asked once in each version"
         monkeypatch.undo()
         p.drain()
 
@@ -259,15 +259,15 @@ def test_step_5_nack_version_falls_back(monkeypatch):
 def test_step_5_nack_internal_falls_back(monkeypatch):
     with both() as (p, c):
         params = announce(p, ("a", 3))
-        judge = type(p.p2p.producer)._judge
+        judge = type(p.node.grants)._judge
 
         def broken(self: Any, identity: bytes, req: Any, now: float, *, again: bool) -> Any:
             judge(self, identity, req, now, again=again)
             return wire.XferStatus.NACK_INTERNAL
 
-        monkeypatch.setattr(type(p.p2p.producer), "_judge", broken)
+        monkeypatch.setattr(type(p.node.grants), "_judge", broken)
         failing(c, params)
-        assert p.p2p.producer.counters["nack_internal"] >= 1
+        assert p.node.grants.counters["nack_internal"] >= 1
         monkeypatch.undo()
         p.drain()
 
@@ -281,7 +281,7 @@ def test_step_5_ack_timeout_falls_back():
                 started = time.monotonic()
                 failing(c, params)
             assert time.monotonic() - started < 10
-            assert c.p2p.consumer.counters["ack_timeouts"] >= 1
+            assert c.node.reads.counters["ack_timeouts"] >= 1
         p.drain()
 
 
@@ -301,8 +301,8 @@ def test_step_5_read_timeout_falls_back_and_the_blocks_are_quarantined(monkeypat
                 c.step()
                 c.p2p.play(c)
             assert without.finished == "failed"
-            assert c.p2p.consumer.counters["read_timeouts"] == 1
-            assert c.p2p.consumer.counters["quarantined"] == 1
+            assert c.node.reads.counters["read_timeouts"] == 1
+            assert c.node.reads.counters["quarantined"] == 1
             monkeypatch.undo()
             while c.tier.quarantined_blocks:  # the proof comes: endpoint closed, or DONE
                 assert time.monotonic() < deadline
@@ -334,6 +334,6 @@ def test_step_5_no_failure_blocks_a_request_for_ever(outcome):
         while not r.finished:
             c.step()
             c.p2p.play(c)
-        assert c.now - started <= c.scheduler.timing.fetch_budget_s + 2 * c.p2p.patience_s
+        assert c.now - started <= c.node.timing.fetch_budget_s + 2 * c.p2p.patience_s
         assert c.encoded == ["a"]
         c.drain()

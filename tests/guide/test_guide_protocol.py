@@ -220,7 +220,7 @@ def test_producer_restart_recovery_needs_no_new_handshake():
                     break
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            assert c.p2p.consumer.counters["reads_done"] == 2
+            assert c.node.reads.counters["reads_done"] == 2
             second.drain()
 
 
@@ -241,4 +241,4 @@ def test_an_unclaimed_grant_is_released_after_the_lease(served):
     served.now += 2.0
     served.p2p.settle(served)
     assert served.tier.get("a").state == "ready"
-    assert served.p2p.producer.counters["expired"] == 1
+    assert served.node.grants.counters["expired"] == 1

@@ -12,8 +12,9 @@ import pytest
 
 from ec_connector.config import settings as config_module
 from ec_connector.config.settings import ECConfig
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.messages import StepMetadata
-from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.instance import SchedulerInstance
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.errors import ConfigError
 from tests import ROOT
@@ -31,7 +32,8 @@ import sys
 for missing in ("nixl", "zmq", "msgspec"):
     sys.modules[missing] = None
 from ec_connector.config.settings import ECConfig
-from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.engine.facts import ModelFacts
+from ec_connector.instance import SchedulerInstance
 from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.region.shared import SharedRegion
 from ec_connector.engine.worker import ECWorker

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ec_connector.engine.items import Item, make_item
+from ec_protocol.items import Item, make_item
 
 WIDTH, ELEMENT = 16, 2
 BLOCK = WIDTH * ELEMENT  # one row of bfloat16

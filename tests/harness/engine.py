@@ -9,6 +9,7 @@ back. ``drain`` does all of it until the engine is idle and checks that nothing 
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import threading
 import time
@@ -23,10 +24,12 @@ import torch
 from ec_connector.config.settings import ECConfig
 from ec_connector.copies.base import CopyEngine
 from ec_connector.copies.cpu import CpuCopyEngine
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.engine.worker import ECWorker
 from ec_connector.region.shared import SharedRegion
+from ec_protocol.node import Node, Peering
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
@@ -36,6 +39,8 @@ from tests.harness.host import Host, Step
 from tests.recording import played, recorded
 
 Kind = Literal["device", "cpu"]
+FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)
+_numbers = itertools.count(1)
 
 
 @dataclass(eq=False)
@@ -153,19 +158,34 @@ class Engine:
         self.clock: Callable[[], float] = lambda: self.now
         self.region = self.open_region()
         self.is_real = getattr(p2p, "is_real", False)
-        self.tier = EncodingTier(blocks, BLOCK, self.trace())
-        self.holds = HoldTable(self.tier)
+        facts = getattr(p2p, "facts", FACTS)
+        if p2p is not None:
+            p2p.prepare(self)
+        self.node = Node(
+            blocks=blocks,
+            block_bytes=BLOCK,
+            role=self.config.role,
+            ranks=world_size,
+            timing=self.config.timing,
+            trace=self.trace(),
+            peering=Peering(
+                vllm_version=facts.vllm_version,
+                model=facts.model,
+                dtype=f"torch.{facts.dtype}",
+                incarnation=f"harness{next(_numbers)}",
+                base_addr=self.region.address,
+            )
+            if p2p is not None
+            else None,
+        )
         if p2p is not None:
             p2p.attach(self)
         self.p2p = p2p
         self.scheduler = ECScheduler(
-            self.tier,
-            role=role,
+            self.node,
             items=lambda request: request.items,
             element_size=ELEMENT,
             dtype="bfloat16",
-            world_size=world_size,
-            holds=self.holds,
             p2p=p2p,
             lock=self.lock,
             clock=self.clock,
@@ -177,6 +197,14 @@ class Engine:
         self.kind: Kind = kind
         self.ranks = [Rank(self, number, world_size, kind) for number in range(world_size)]
         self.flight: deque[Step] = deque()
+
+    @property
+    def tier(self) -> EncodingTier:
+        return self.node.tier
+
+    @property
+    def holds(self) -> HoldTable:
+        return self.node.holds
 
     def trace(self) -> Trace | None:
         """Where the engine's actions are recorded."""
@@ -288,7 +316,7 @@ class Engine:
 
     def leftovers(self) -> list[str]:
         """What should not be there in an idle engine."""
-        found = [f"copy {copy.copy_id} of {copy.entry}" for copy in self.scheduler.copies]
+        found = [f"copy {copy.copy_id} of {copy.entry}" for copy in self.node.copies]
         found += [repr(entry) for entry in self.tier.entries() if entry.state != "ready"]
         found += [
             f"rank {n} owes reports" for n, r in enumerate(self.ranks) if r.worker.has_pending
@@ -296,9 +324,8 @@ class Engine:
         found += ["holds"] * len(self.holds)
         if stray := self.scheduler.counters["stray_reports"]:
             found.append(f"{stray} reports of copies that were over")
-        found += [f"{len(self.scheduler._host_has)} forgotten requests"] * bool(
-            self.scheduler._host_has
-        )
+        if forgotten := len(self.scheduler._requests):
+            found.append(f"{forgotten} forgotten requests")
         if self.tier.retired_blocks:
             found.append(f"{self.tier.retired_blocks} retired blocks")
         return found

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import time
 from typing import Any
 
 from ec_connector.config.settings import ECConfig
-from ec_connector.instance import ModelFacts
+from ec_connector.engine.facts import ModelFacts
 from ec_connector.network.p2p import P2P
-from tests.harness.content import BLOCK, ELEMENT
-
-FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)
+from tests.harness.content import BLOCK
+from tests.harness.engine import FACTS
 
 
 class RealPeers:
@@ -29,14 +29,14 @@ class RealPeers:
 
     def __init__(self, port: int = 0, facts: ModelFacts = FACTS, **extra: Any) -> None:
         self._port = port
-        self._facts = facts
+        self.facts = facts
         self._extra = extra
         self.p2p: P2P
 
-    def attach(self, engine: Any) -> None:
+    def prepare(self, engine: Any) -> None:
         config = ECConfig.parse(
             {"ec_cpu_bytes": engine.blocks * BLOCK, "ec_enable_nixl": True, **self._extra},
-            engine.config.role,
+            f"ec_{engine.config.role}",
             environ={},
         )
         if config.side_channel is not None:
@@ -44,14 +44,15 @@ class RealPeers:
         engine.config = config
         engine.now = 0.0
         engine.clock = lambda: time.monotonic() + engine.now
+
+    def attach(self, engine: Any) -> None:
         self.p2p = P2P(
-            config,
-            self._facts,
+            engine.node,
+            engine.config,
             engine.region,
-            engine.tier,
-            engine.holds,
             lock=engine.lock,
             engine_id=f"harness-{id(engine)}",
+            incarnation=secrets.token_hex(8),
             clock=engine.clock,
         )
         self.p2p.start()
@@ -63,7 +64,8 @@ class RealPeers:
     def settle(self, engine: Any) -> None:
         """Let the pump see that all leases have run out."""
         deadline = time.monotonic() + 20
-        while self.p2p.producer is not None and self.p2p.producer.open_grants:
+        grants = engine.node.grants
+        while grants is not None and grants.open_grants:
             assert time.monotonic() < deadline, "grants are left"
             self.p2p.pump.wake()
             time.sleep(0.001)

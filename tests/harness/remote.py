@@ -11,16 +11,12 @@ from typing import Any, Literal
 
 import torch
 
-from ec_protocol.p2p import wire
+from ec_protocol.node import Node
 from ec_protocol.p2p.commands import AbandonRead, PrepareRead, SendReq
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.p2p.wire import XferAck, XferStatus
-from ec_protocol.tables.timing import Timing
 from tests.harness.content import BLOCK, expected
 
 PEER = ("peer.example", 5601)
-COMPAT = wire.compatibility_hash("0", "harness", "torch.bfloat16", BLOCK)
 
 Outcome = Literal["lands", "missing", "not_ready", "breaks", "silent"]
 
@@ -29,37 +25,21 @@ class Remote:
     """The peer-to-peer half of a harness engine."""
 
     def __init__(self) -> None:
-        self.consumer: ConsumerReads | None = None
-        self.producer: ProducerGrants | None = None
         self.address: tuple[str, int] | None = ("127.0.0.1", 5601)
         self.healthy = True
         self.outcomes: dict[str, Outcome] = {}
         self.asked: list[str] = []
         self.patience_s = 0.5
+        self.node: Node
 
-    def attach(self, engine: Any) -> None:
-        if engine.config.consumes:
-            self.consumer = ConsumerReads(
-                engine.tier,
-                holds=engine.holds,
-                timing=Timing(),
-                compat_hash=COMPAT,
-                session="harness",
-            )
-        if engine.config.produces:
-            self.producer = ProducerGrants(
-                engine.tier,
-                timing=Timing(),
-                compat_hash=COMPAT,
-                incarnation="p",
-                base_addr=4096,
-                agent_metadata=b"agent",
-            )
-
-    def wake(self) -> None:
+    def prepare(self, engine: Any) -> None:
         pass
 
-    def tick_without_pump(self, now: float) -> None:
+    def attach(self, engine: Any) -> None:
+        self.node = engine.node
+        self.node.offer(b"agent")
+
+    def wake(self) -> None:
         pass
 
     def shutdown(self) -> None:
@@ -67,30 +47,29 @@ class Remote:
 
     def play(self, engine: Any) -> None:
         """Carry out every command, and let some time pass."""
-        consumer = self.consumer
-        if consumer is None:
-            return
+        node = self.node
         engine.now += self.patience_s
-        consumer.tick(engine.now)
-        for command in consumer.drain():
+        if node.reads is None:
+            return
+        node.reads.tick(engine.now)
+        for command in node.commands():
             if isinstance(command, SendReq):
                 self._answer(command, engine)
             elif isinstance(command, PrepareRead):
                 self._read(command, engine)
             elif isinstance(command, AbandonRead):
                 # The endpoint is torn down at once: the proof that ends the quarantine.
-                consumer.dma_ended(command.attempt_id, "endpoint_closed", engine.now)
+                node.proven([command.attempt_id], engine.now)
 
     def settle(self, engine: Any) -> None:
         """Let every fetch end that nobody waits for any more."""
         for _ in range(100):
-            if self.consumer is None or self.consumer.idle:
+            if self.node.reads is None or self.node.reads.idle:
                 return
             self.play(engine)
         raise AssertionError("fetches do not end")
 
     def _answer(self, command: SendReq, engine: Any) -> None:
-        assert self.consumer is not None
         req = command.req
         self.asked.append(req.mm_hash)
         outcome = self.outcomes.get(req.mm_hash, "lands")
@@ -121,23 +100,22 @@ class Remote:
             incarnation="i",
             **fields,
         )
-        self.consumer.on_ack(command.peer, ack, engine.now)
+        self.node.answer(command.peer, ack, engine.now)
 
     def _read(self, command: PrepareRead, engine: Any) -> None:
-        consumer = self.consumer
-        assert consumer is not None
-        if not consumer.post_read(command.attempt_id, engine.now):
+        node = self.node
+        if not node.may_post(command.attempt_id, engine.now):
             return
         mm_hash = command.notice.decode().partition(":")[2]
         if self.outcomes.get(mm_hash) == "breaks":
-            consumer.read_error(command.attempt_id, "test", engine.now)
+            node.read_failed(command.attempt_id, "test", engine.now)
             return
         nbytes = sum(size for _, size in command.local)
         source = expected(mm_hash, nbytes // BLOCK).reshape(-1).view(torch.uint8)
         for offset, size in command.local:
             engine.region.tensor[offset : offset + size].copy_(source[:size])
             source = source[size:]
-        consumer.read_done(command.attempt_id, engine.now)
+        node.read_done(command.attempt_id, engine.now)
 
 
 def announcement(mm_hash: str, rows: int, **change: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from unittest import mock
 import pytest
 import zmq
 
-from ec_connector.instance import ModelFacts
+from ec_connector.engine.facts import ModelFacts
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferAck, XferReq
 from tests.e2e.server import CPU_ENV, free_port
@@ -334,7 +334,7 @@ class Ours(Node):
     def is_whole(self) -> bool:
         with self.lock:
             self.tier.check()
-            consumer, producer = self.p2p.consumer, self.p2p.producer
+            consumer, producer = self.node.reads, self.node.grants
             return (
                 all(entry.servable for entry in self.tier.entries())
                 and self.tier.quarantined_blocks + self.tier.retired_blocks == 0

@@ -33,13 +33,13 @@ def test_what_was_fetched_is_held_until_both_ranks_have_loaded_it(both):
         theirs.tell("report", loads=[load])
         assert theirs.tell("pins")[made_here] == left
     with node.lock:
-        copies, entry = node.instance.scheduler.copies, node.tier.get(made_there)
+        copies, entry = node.instance.node.copies, node.tier.get(made_there)
         assert entry is not None
         node.tier.reserve(made_there)
         copy = copies.plan_load(made_there)
         copies.submit(copy)
         node.tier.end_step()
-        node.p2p.consumer.consumed("request", made_there)
+        node.node.reads.consumed("request", made_there)
         for rank, state in enumerate(("pinned", "ready")):
             assert entry.state == "pinned"
             copies.report(copy.copy_id, rank, landed=True)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ec_connector.engine.items import make_item
+from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
 from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import COMPAT, NBYTES, RELEASE, ROWS, Ours, marks, until
@@ -23,8 +23,8 @@ TIMING_LEASE_S = 30.0
 
 def fence_of(node: Ours) -> float:
     """Of the only attempt, whose request leaves at the time that the clock stands at."""
-    assert node.p2p.consumer is not None
-    timing = node.p2p.consumer.timing
+    assert node.node.reads is not None
+    timing = node.node.reads.timing
     assert timing.lease_s == TIMING_LEASE_S
     return timing.fence(node.clock(), timing.lease_s)
 
@@ -34,7 +34,7 @@ def test_both_have_the_same_compatibility_hash_and_lease(their_producer, our_con
     assert their_producer.hello["vllm"] == RELEASE
     assert their_producer.hello["compat"] == COMPAT
     # What we assume of peers that do not say.
-    assert our_consumer.p2p.consumer.timing.lease_s <= their_producer.hello["lease"]
+    assert our_consumer.node.reads.timing.lease_s <= their_producer.hello["lease"]
 
 
 @pytest.mark.clause("EC-5.5", "EC-8.6")
@@ -70,7 +70,7 @@ def test_no_read_is_posted_without_time_before_the_fence(their_producer, ours, l
     node = ours("ec_consumer", fetch_budget_s=50.0)
     name, data, _ = their_producer.save()
     node.clock.stand_still(at=1000.0)
-    last = fence_of(node) - node.p2p.consumer.timing.min_read_s
+    last = fence_of(node) - node.node.reads.timing.min_read_s
     node.plane.before_prepare = lambda: node.clock.stand_still(last if late else last - 1e-6)
     node.ask(name, their_producer.address, NBYTES)
     if late:
@@ -140,7 +140,7 @@ def test_the_end_of_one_attempt_does_not_end_anothers_grant(their_producer, our_
     producer.hold()
     node.plane.withhold = True
     node.ask(name, producer.address, NBYTES, "first")
-    node.after(node.p2p.consumer.timing.fetch_budget_s)
+    node.after(node.node.reads.timing.fetch_budget_s)
     assert node.fetch(name, producer.address, NBYTES, "first") == "failed"
     node.whole()
     producer.step_until(lambda: node.plane.withheld, "the answer that nobody waits for")
@@ -174,7 +174,7 @@ def test_a_request_that_leaves_releases_its_grant(their_producer, our_consumer):
     producer.hold()
     assert node.ask(name, producer.address, NBYTES) == "pending"
     with node.lock:
-        node.p2p.consumer.leave("request", node.clock())
+        node.node.reads.leave("request", node.clock())
     node.whole()
     producer.step_until(lambda: node.plane.notified, "the answer that nobody waits for")
     producer.step_until(producer.no_grants, "the release of its grant")
@@ -212,7 +212,7 @@ def test_a_save_that_has_not_landed_is_asked_for_again(their_producer, our_consu
 @pytest.mark.clause("EC-8.4")
 def test_another_model_is_refused(their_producer, our_consumer):
     node = our_consumer
-    node.p2p.consumer.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
+    node.node.reads.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
     name, _, _ = their_producer.save(1)
     assert node.fetch(name, their_producer.address, BLOCK) == "failed"
     assert node.counters()["refused"] == 1
@@ -264,7 +264,7 @@ def test_stopped_under_a_read_its_blocks_are_held_until_the_read_is_over(
     node.plane.before_post = producer.stop
     assert node.ask(name, producer.address, NBYTES) == "pending"
     until(lambda: node.plane.posted == [1, 2], "the READ")
-    node.after(node.p2p.consumer.timing.read_timeout_s)
+    node.after(node.node.reads.timing.read_timeout_s)
     node.count("read_timeouts")
     assert node.fetch(name, producer.address, NBYTES) == "failed"
     with node.lock:
@@ -304,6 +304,6 @@ def test_another_process_at_its_address_is_read_by_its_own_metadata(
     name, data, _ = second.save()
     # The address cools down after the loss; whoever asks meanwhile encodes.
     assert node.fetch(name, second.address, NBYTES, "too soon") == "failed"
-    node.after(node.p2p.consumer.timing.heartbeat_timeout_s)
+    node.after(node.node.reads.timing.heartbeat_timeout_s)
     assert node.fetch(name, second.address, NBYTES, "later") == "ready"
     assert node.bytes_of(name) == data

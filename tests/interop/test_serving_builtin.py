@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ec_connector.engine.items import make_item
+from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferReq, XferStatus
 from tests.ec_connector.network.pair import BLOCK
@@ -34,14 +34,14 @@ pytestmark = marks
 
 
 def lease_of(node: Ours) -> float:
-    assert node.p2p.producer is not None
-    return node.p2p.producer.timing.lease_s
+    assert node.node.grants is not None
+    return node.node.grants.timing.lease_s
 
 
 def no_room(node: Ours, rows: int = ROWS) -> bool:
     """Whether everything that is in the tier is in use."""
     with node.lock:
-        return node.instance.scheduler.copies.plan_save(fresh(), rows * BLOCK) is None
+        return node.instance.node.copies.plan_save(fresh(), rows * BLOCK) is None
 
 
 @pytest.mark.clause("EC-5.5", "EC-8.7")
@@ -110,7 +110,7 @@ def test_what_we_do_not_have_it_encodes_itself(their_consumer, our_producer):
 @pytest.mark.clause("EC-8.4")
 def test_another_model_is_refused(their_consumer, our_producer):
     node = our_producer
-    node.p2p.producer.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
+    node.node.grants.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
     name, _, params = node.saved()
     assert not Asked(their_consumer, name, params).admitted()["ready"]
     assert node.counters()["nack_incompat"] == 1

@@ -13,21 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ec_connector.engine.items import Item, make_item
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
-from ec_connector.engine.scheduler import ECScheduler, Role
+from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.engine.stats import PumpStats
 from ec_connector.events.log import EventLog
 from ec_connector.network.control import Arrived
 from ec_connector.network.data.base import ReadEvent
 from ec_protocol.errors import LocalProtocolError
+from ec_protocol.items import Item, make_item
+from ec_protocol.node import Node, Peering
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.extents import Extents
-from ec_protocol.tier.holds import HoldTable
 from ec_verify.adapters.ours.host import HostSide
 from ec_verify.adapters.ours.planes import SimulatedIO
 from ec_verify.kit.adapter import Json, Result, Unsupported
@@ -37,11 +34,6 @@ if TYPE_CHECKING:
 
 #: Where the region pretends to be: READs name it, nothing dereferences it.
 BASE = 1 << 40
-_ROLES: Mapping[str, Role] = {
-    "producer": "ec_producer",
-    "consumer": "ec_consumer",
-    "both": "ec_both",
-}
 
 
 @dataclass(eq=False)
@@ -57,17 +49,13 @@ class HostRequest:
 class _P2P:
     """The peer-to-peer half as ``ECScheduler`` uses it; the adapter is its pump."""
 
+    healthy = True
+
     def __init__(self, address: tuple[str, int]) -> None:
         self.address: tuple[str, int] | None = address
-        self.consumer: ConsumerReads | None = None
-        self.producer: ProducerGrants | None = None
-        self.healthy = True
 
     def wake(self) -> None:
         """The adapter turns the pump after every operation anyway."""
-
-    def tick_without_pump(self, now: float) -> None:
-        """The pump is healthy."""
 
     def shutdown(self) -> None:
         """The adapter shuts its pump down itself."""
@@ -84,7 +72,7 @@ class Ours(HostSide):
         self.memory = bytearray()
         self.block_size = 0
         self.scheduler: ECScheduler
-        self.tier: EncodingTier
+        self.node: Node
         self.io: SimulatedIO | None = None
         self.metadata: StepMetadata | None = None
         self._requests: dict[str, HostRequest] = {}
@@ -93,25 +81,13 @@ class Ours(HostSide):
         self._prepare_s = 0.0
 
     # ------------------------------------------------------- what variants may replace
-    def make_tier(self, blocks: int, block_size: int) -> EncodingTier:
-        """The tier."""
-        return EncodingTier(blocks, block_size)
+    def make_node(self, **settings: Any) -> Node:
+        """The protocol's state."""
+        return Node(**settings)
 
-    def make_holds(self, tier: EncodingTier, share: float) -> HoldTable:
-        """The holds."""
-        return HoldTable(tier, share)
-
-    def make_consumer(self, tier: EncodingTier, **args: Any) -> ConsumerReads:
-        """The consumer's half."""
-        return ConsumerReads(tier, **args)
-
-    def make_producer(self, tier: EncodingTier, **args: Any) -> ProducerGrants:
-        """The producer's half."""
-        return ProducerGrants(tier, **args)
-
-    def make_scheduler(self, tier: EncodingTier, **args: Any) -> ECScheduler:
+    def make_scheduler(self, node: Node, **args: Any) -> ECScheduler:
         """The scheduler delegate."""
-        return ECScheduler(tier, **args)
+        return ECScheduler(node, **args)
 
     def make_timing(self, timers: Mapping[str, float]) -> Timing:
         """The timers."""
@@ -126,46 +102,40 @@ class Ours(HostSide):
         self.memory = bytearray(b"\xcc" * (blocks * self.block_size))
         self.ranks = settings["ranks"]
         quotas = settings["quotas"]
-        self.tier = self.make_tier(blocks, self.block_size)
-        self.holds = self.make_holds(self.tier, quotas.get("holds", 0.5))
-        lock = threading.Lock()
         # Like a real process: another number at every start.
         Ours._starts += 1
         incarnation = f"ours{os.getpid():x}x{Ours._starts:x}"
         agent = f"agent-{incarnation}".encode()
         facts = settings["compat"]
-        compat = wire.compatibility_hash(
-            facts["vllm_version"], facts["model"], facts["dtype"], self.block_size
+        peering = Peering(
+            vllm_version=facts["vllm_version"],
+            model=facts["model"],
+            dtype=facts["dtype"],
+            incarnation=incarnation,
+            base_addr=BASE,
+            peer_quota=quotas.get("peer", 0.5),
+            grant_quota=quotas.get("grants", 0.9),
         )
-        role = _ROLES[settings["role"]]
+        lock = threading.Lock()
+        node = self.node = self.make_node(
+            blocks=blocks,
+            block_bytes=self.block_size,
+            role=settings["role"],
+            ranks=self.ranks,
+            timing=timing,
+            hold_share=quotas.get("holds", 0.5),
+            peering=peering if settings["p2p"] else None,
+        )
         p2p: _P2P | None = None
         if settings["p2p"]:
             host, port = settings["peer"]
             p2p = _P2P((host, port))
-            if role != "ec_producer":
-                p2p.consumer = self.make_consumer(
-                    self.tier,
-                    holds=self.holds,
-                    timing=timing,
-                    compat_hash=compat,
-                    session=incarnation,
-                )
-            if role != "ec_consumer":
-                p2p.producer = self.make_producer(
-                    self.tier,
-                    timing=timing,
-                    compat_hash=compat,
-                    incarnation=incarnation,
-                    base_addr=BASE,
-                    peer_quota=quotas.get("peer", 0.5),
-                    grant_quota=quotas.get("grants", 0.9),
-                )
             publisher = None
             if settings["events"]:
                 from ec_verify.adapters.ours.publishing import make_publisher
 
                 log = EventLog(64)
-                self.tier.listener = log.add
+                node.tier.listener = log.add
                 publisher = make_publisher(
                     self.emit,
                     log,
@@ -177,11 +147,8 @@ class Ours(HostSide):
                 )
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.io = SimulatedIO(
+                node,
                 lock=lock,
-                consumer=p2p.consumer,
-                producer=p2p.producer,
-                timing=timing,
-                holds=self.holds,
                 clock=lambda: self.now,
                 wake_fd=self._wake_fd,
                 stats=PumpStats(),
@@ -192,15 +159,11 @@ class Ours(HostSide):
             )
             self.io.open()
         self.scheduler = self.make_scheduler(
-            self.tier,
-            role=role,
+            node,
             items=lambda request: request.items,
             element_size=settings["element_size"],
             dtype=facts["dtype"].removeprefix("torch."),
-            world_size=self.ranks,
-            timing=timing,
             lock=lock,
-            holds=self.holds,
             p2p=p2p,
             clock=lambda: self.now,
         )
@@ -310,7 +273,7 @@ class Ours(HostSide):
 
     def blocks(self, *, now: float) -> Result:
         """See ``Adapter.blocks``."""
-        tier = self.tier
+        tier = self.node.tier
         try:
             tier.check()
         except LocalProtocolError as exc:
@@ -414,7 +377,7 @@ class Ours(HostSide):
         if self.io is not None:
             self.io.turn_all()
         else:
-            self.holds.tick(self.now)
+            self.node.tick(self.now)
 
     def _delay(self) -> None:
         self.now += self._prepare_s

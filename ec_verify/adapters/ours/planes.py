@@ -23,12 +23,10 @@ from ec_connector.network.data.base import (
     Pieces,
     ReadEvent,
 )
+from ec_connector.network.planes import Planes
 from ec_connector.network.serving import Serving
 from ec_connector.network.turn import PumpIO
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.holds import HoldTable
+from ec_protocol.node import Node
 from ec_verify.adapters.ours.sockets import SimulatedNetwork
 
 Emit = Callable[..., None]
@@ -186,7 +184,7 @@ class SimulatedServing(Serving):
 
     def __init__(
         self,
-        producer: ProducerGrants,
+        node: Node,
         server: SimulatedServer,
         offer: SimulatedOffer,
         *,
@@ -194,7 +192,7 @@ class SimulatedServing(Serving):
         clock: Callable[[], float],
         stats: PumpStats,
     ) -> None:
-        self.producer = producer
+        self.node = node
         self.address = ("", 0)
         self._lock = lock
         self._clock = clock
@@ -204,7 +202,7 @@ class SimulatedServing(Serving):
         self._offer = offer
         self._simulated = offer
         with lock:
-            producer.agent_metadata = offer.agent_metadata
+            node.offer(offer.agent_metadata)
 
     def turn(self) -> bool:
         """As the real one, which need not look for notices while nothing is granted.
@@ -221,12 +219,9 @@ class SimulatedIO(PumpIO):
 
     def __init__(
         self,
+        node: Node,
         *,
         lock: threading.Lock,
-        consumer: ConsumerReads | None,
-        producer: ProducerGrants | None,
-        timing: Timing,
-        holds: HoldTable,
         clock: Callable[[], float],
         wake_fd: int,
         stats: PumpStats,
@@ -239,34 +234,25 @@ class SimulatedIO(PumpIO):
         self.network = SimulatedNetwork(emit, clock)
         self.offer = SimulatedOffer(agent)
         self.reader = SimulatedReader(emit, delay)
-        super().__init__(
-            lock=lock,
-            consumer=consumer,
-            producer=producer,
-            reader_factory=lambda: self.reader,
-            server_factory=lambda: self.offer,
-            bind=("127.0.0.1", 0),
-            timing=timing,
-            holds=holds,
-            clock=clock,
-            wake_fd=wake_fd,
-            stats=stats,
+        planes = Planes(
+            reader=lambda: self.reader, server=lambda: self.offer, bind=("127.0.0.1", 0)
         )
+        super().__init__(node, planes, lock=lock, clock=clock, wake_fd=wake_fd, stats=stats)
         self._events = events
 
     def open(self) -> None:
         """Put the simulated ends in place; no socket is opened."""
-        if self._producer is not None:
+        if self.node.grants is not None:
             self._serving = SimulatedServing(
-                self._producer,
+                self.node,
                 self.server,
                 self.offer,
                 lock=self._lock,
                 clock=self._clock,
                 stats=self.stats,
             )
-        if self._consumer is not None:
-            self._client = ControlClient(cast(Any, self.network), self._timing)
+        if self.node.reads is not None:
+            self._client = ControlClient(cast(Any, self.network), self.node.timing)
             self._reader = self.reader
 
     def say_goodbye(self) -> None:

@@ -41,7 +41,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 # ------------------------------------------------------------------------ defaults
 def test_defaults() -> None:
     assert parse() == ECConfig(
-        role="ec_both",
+        role="both",
         cpu_bytes=GIB,
         enable_nixl=False,
         nixl_backends=("UCX",),
@@ -61,7 +61,7 @@ def test_defaults() -> None:
 )
 def test_roles(role: str, produces: bool, consumes: bool) -> None:
     settings = parse(role)
-    assert (settings.role, settings.produces, settings.consumes) == (role, produces, consumes)
+    assert (f"ec_{settings.role}", settings.produces, settings.consumes) == (role, produces, consumes)
 
 
 @pytest.mark.parametrize("role", [None, "", "producer", "EC_BOTH", 1])

@@ -6,20 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ec_connector.engine.items import Item, make_item
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
-from ec_protocol.p2p import wire
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
+from ec_protocol.items import Item, make_item
+from ec_protocol.node import Node, Peering
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.holds import HoldTable
 from tests.recording import played
 
 WIDTH, ELEMENT = 8, 2
 BLOCK = WIDTH * ELEMENT
-COMPAT = wire.compatibility_hash("test", "model", "bfloat16", BLOCK)
 
 
 @dataclass
@@ -37,16 +32,10 @@ def item(name: str, rows: int = 1, **kw: Any) -> Item:
 class FakeP2P:
     """The peer-to-peer half without a pump: the test plays the pump."""
 
-    consumer: ConsumerReads | None = None
-    producer: ProducerGrants | None = None
     address: tuple[str, int] | None = ("peer.example", 5601)
     wakes: int = 0
     stopped: bool = False
     healthy: bool = True
-    ticked_without_pump: int = 0
-
-    def tick_without_pump(self, now: float) -> None:
-        self.ticked_without_pump += not self.healthy
 
     def wake(self) -> None:
         self.wakes += 1
@@ -64,38 +53,32 @@ class Engine:
     world_size: int = 1
     p2p: FakeP2P | None = None
     now: float = 100.0
-    tier: EncodingTier = field(init=False)
+    node: Node = field(init=False)
     scheduler: ECScheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tier = EncodingTier(self.blocks, BLOCK, played("engine", lambda: self.now))
-        holds = HoldTable(self.tier)
-        if self.p2p is not None:
-            timing = Timing()
-            if self.role != "ec_producer":
-                self.p2p.consumer = ConsumerReads(
-                    self.tier, holds=holds, timing=timing, compat_hash=COMPAT, session="c"
-                )
-            if self.role != "ec_consumer":
-                self.p2p.producer = ProducerGrants(
-                    self.tier,
-                    timing=timing,
-                    compat_hash=COMPAT,
-                    incarnation="p",
-                    base_addr=4096,
-                    agent_metadata=b"agent",
-                )
+        config = {"vllm_version": "test", "model": "model", "dtype": "torch.bfloat16"}
+        self.node = Node(
+            blocks=self.blocks,
+            block_bytes=BLOCK,
+            role=self.role.removeprefix("ec_"),  # type: ignore[arg-type]
+            ranks=self.world_size,
+            trace=played("engine", lambda: self.now),
+            peering=Peering(**config, incarnation="p", base_addr=4096) if self.p2p else None,
+        )
+        self.node.offer(b"agent")
         self.scheduler = ECScheduler(
-            self.tier,
-            role=self.role,  # type: ignore[arg-type]
+            self.node,
             items=lambda request: request.items,
             element_size=ELEMENT,
             dtype="bfloat16",
-            world_size=self.world_size,
-            holds=holds,
             p2p=self.p2p,  # type: ignore[arg-type]
             clock=lambda: self.now,
         )
+
+    @property
+    def tier(self) -> EncodingTier:
+        return self.node.tier
 
     def step(self, *requests: Request) -> StepMetadata:
         """One engine step that schedules every item of every admitted request."""

@@ -22,7 +22,7 @@ import pytest
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
-from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.node import Node
 from tests.ec_connector.network import pair
 from tests.ec_connector.region.region_driver import names_in
 from tests.harness.content import BLOCK, ELEMENT, Request, request
@@ -41,14 +41,15 @@ class Instance:
     ) -> None:
         name = name or f"par-{secrets.token_hex(4)}"
         self.place = Place(name, dp_rank, blocks, str(folder))
-        self.tier = EncodingTier(blocks, BLOCK, played("engine", time.monotonic))
+        self.node = Node(
+            blocks=blocks,
+            block_bytes=BLOCK,
+            ranks=ranks,
+            trace=played("engine", time.monotonic),
+        )
+        self.tier = self.node.tier
         self.scheduler = ECScheduler(
-            self.tier,
-            role="ec_both",
-            items=lambda r: r.items,
-            element_size=ELEMENT,
-            dtype="bfloat16",
-            world_size=ranks,
+            self.node, items=lambda r: r.items, element_size=ELEMENT, dtype="bfloat16"
         )
         self.ranks = [RankProcess(self.place, number, ranks) for number in range(ranks)]
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ec_connector.config.peers import AllowedPeers
 from ec_connector.config.settings import ECConfig
-from ec_connector.engine.params import AllowedPeers, RemoteRef, parse_remote
+from ec_protocol.announcements import Source, read_source
 from ec_protocol.errors import ConfigError
+from ec_protocol.items import make_item
 from tests.harness.content import request
 from tests.harness.engine import engine
 from tests.harness.remote import Remote, announcement
@@ -20,13 +22,15 @@ SHAPE, ELEMENT, CAPACITY = (3, 16), 2, 4096
 GOOD = {"peer_host": "encoder-0", "peer_port": 5601, "size_bytes": 96, "shape": [3, 16]}
 
 
-def parse(params: object, mm_hash: str = "h", **more: Any) -> RemoteRef | str:
-    return parse_remote(params, mm_hash, SHAPE, ELEMENT, CAPACITY, **more)
+def parse(
+    params: object, mm_hash: str = "h", capacity: int = CAPACITY, **more: Any
+) -> Source | str:
+    return read_source(params, make_item(mm_hash, *SHAPE, ELEMENT), capacity, **more)
 
 
 def test_a_good_reference() -> None:
-    assert parse({"h": GOOD}) == RemoteRef("encoder-0", 5601, 96)
-    assert parse({"h": {**GOOD, "shape": None, "metadata": {}}}) == RemoteRef("encoder-0", 5601, 96)
+    assert parse({"h": GOOD}) == Source("encoder-0", 5601)
+    assert parse({"h": {**GOOD, "shape": None, "metadata": {}}}) == Source("encoder-0", 5601)
 
 
 @pytest.mark.parametrize(
@@ -78,17 +82,17 @@ def test_names_that_are_too_long_or_empty_are_not_asked_for() -> None:
     for name in ("", "x" * 513, "x" * (1 << 20), "\ud800", "a\udfffb"):
         assert parse({name: GOOD}, name) == "bad_mm_hash"
     for name in ("../../etc/passwd", "a/b", "\0", "é" * 512):
-        assert isinstance(parse({name: GOOD}, name), RemoteRef)
+        assert isinstance(parse({name: GOOD}, name), Source)
 
 
 def test_an_ipv6_address_may_come_in_brackets() -> None:
     ref = parse({"h": {**GOOD, "peer_host": "[fd00::5]"}})
-    assert isinstance(ref, RemoteRef)
+    assert isinstance(ref, Source)
     assert ref.host == "fd00::5"
 
 
 def test_an_encoding_larger_than_the_region_is_not_asked_for() -> None:
-    assert parse_remote({"h": GOOD}, "h", SHAPE, ELEMENT, 95) == "larger_than_region"
+    assert parse({"h": GOOD}, capacity=95) == "larger_than_region"
 
 
 ANY = st.recursive(
@@ -106,8 +110,10 @@ ANY = st.recursive(
 
 @given(ANY)
 def test_nothing_raises(params: object) -> None:
-    assert isinstance(parse(params), str | RemoteRef)
-    assert isinstance(parse({"h": params}, allowed=AllowedPeers(["10.0.0.0/8"])), str | RemoteRef)
+    assert isinstance(parse(params), str | Source)
+    assert isinstance(
+        parse({"h": params}, allowed=AllowedPeers(["10.0.0.0/8"]).allows), str | Source
+    )
 
 
 # ------------------------------------------------------------------------ allow-list
@@ -130,8 +136,8 @@ def test_nothing_raises(params: object) -> None:
 def test_allowed_peers(host: str, allowed: bool) -> None:
     rules = AllowedPeers(["10.1.0.0/16", "encoder-0", "fd00::/64", "192.0.2.7"])
     assert rules.allows(host) is allowed
-    ref = parse({"h": {**GOOD, "peer_host": host}}, allowed=rules)
-    assert ref == (RemoteRef(host.strip("[]"), 5601, 96) if allowed else "foreign_peer_host")
+    ref = parse({"h": {**GOOD, "peer_host": host}}, allowed=rules.allows)
+    assert ref == (Source(host.strip("[]"), 5601) if allowed else "foreign_peer_host")
 
 
 def test_without_rules_every_peer_is_allowed() -> None:
@@ -152,7 +158,7 @@ def test_a_wrong_ec_allowed_peers_is_named(value: Any) -> None:
 
 def test_a_foreign_host_is_never_asked_and_the_request_encodes_or_fails_alone() -> None:
     with engine(role="ec_consumer", p2p=Remote()) as e:
-        e.scheduler.allowed_peers = AllowedPeers(["10.0.0.0/8"])
+        e.node._allowed = AllowedPeers(["10.0.0.0/8"]).allows
         with_media = request("r1", ("a", 3), params=announcement("a", 3))
         without = request("r2", ("b", 3), params=announcement("b", 3), has_media=False)
         inside = request(

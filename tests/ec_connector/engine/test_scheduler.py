@@ -53,7 +53,7 @@ def test_f6_a_promise_survives_other_allocations_of_the_step() -> None:
     metadata = scheduler.build_connector_meta()
     assert [op.mm_hash for op in metadata.loads] == ["a"]
     assert not metadata.saves
-    assert scheduler.counters["saves_without_room"] == 1
+    assert scheduler.node.counters["saves_without_room"] == 1
 
 
 @pytest.mark.clause("EC-3.4")
@@ -135,7 +135,7 @@ def test_roles(role: str, saves: bool, loads: bool) -> None:
     engine = Engine(role)
     assert bool(engine.step(Request("r1", [item("a")])).saves) is saves
     engine = Engine(role)
-    engine.scheduler.saves = True
+    engine.node.saves = True
     engine.save("a")
     assert engine.scheduler.has_cache_item("a") is loads
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ec_connector.engine.items import Item
+from ec_protocol.items import Item
 from tests.ec_connector.engine.engine import Engine, FakeP2P, item
 
 
@@ -59,7 +59,7 @@ def test_reference_waits_for_a_save_under_way() -> None:
 def test_reference_waits_for_saves_within_its_budget(p2p: FakeP2P | None) -> None:
     engine = Engine(p2p=p2p)
     engine.step(Request("r", [item("a")]))
-    budget = engine.scheduler.timing.fetch_budget_s
+    budget = engine.node.timing.fetch_budget_s
     assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
     engine.now += budget - 0.1
     assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
@@ -128,7 +128,7 @@ def test_finished_requests_leave_nothing_behind() -> None:
     assert not engine.scheduler.ensure_cache_available(reference("z"), 0)
     for done in (request, reference("z"), Request("save-a", [item("a")])):
         engine.scheduler.request_finished(done)
-    assert engine.scheduler._host_has == {}
+    assert engine.scheduler._requests == {}
     assert engine.scheduler._unavailable == set()
 
 

@@ -23,8 +23,8 @@ def remote(name: str, rows: int = 1, **changes: Any) -> dict[str, Any]:
 def fetch_ok(engine: Engine, name: str) -> None:
     """Play pump and producer: the fetch of ``name`` lands."""
     assert engine.p2p is not None
-    assert engine.p2p.consumer is not None
-    consumer = engine.p2p.consumer
+    assert engine.node.reads is not None
+    consumer = engine.node.reads
     requests = [c.req for c in consumer.drain() if isinstance(c, SendReq)]
     (request,) = [r for r in requests if r.mm_hash == name]
     entry = engine.tier.get(name)
@@ -66,7 +66,7 @@ def test_failed_fetch_falls_back_to_the_encoder() -> None:
     engine = Engine("ec_consumer", p2p=FakeP2P())
     request = Request("r1", [item("a")], remote("a"))
     assert not engine.scheduler.ensure_cache_available(request, 0)
-    consumer = engine.p2p.consumer  # type: ignore[union-attr]
+    consumer = engine.node.reads  # type: ignore[union-attr]
     engine.now += 2.0
     consumer.tick(engine.now)
     assert engine.scheduler.ensure_cache_available(request, 0)
@@ -83,7 +83,7 @@ def test_request_without_media_fails_alone_when_its_encoding_is_lost() -> None:
     assert not engine.scheduler.ensure_cache_available(lost, 0)
     assert not engine.scheduler.ensure_cache_available(fine, 0)
     engine.now += 2.0
-    engine.p2p.consumer.tick(engine.now)  # type: ignore[union-attr]
+    engine.node.reads.tick(engine.now)  # type: ignore[union-attr]
     # The host must not run its encoder on nothing before it is told.
     assert not engine.scheduler.ensure_cache_available(lost, 0)
     assert engine.scheduler.ensure_cache_available(fine, 0)
@@ -128,7 +128,7 @@ def test_hostile_parameters_only_cost_the_request_its_fetch(params: Any) -> None
     engine = Engine("ec_consumer", p2p=FakeP2P())
     request = Request("r1", [item("a")], params)
     assert engine.scheduler.ensure_cache_available(request, 0)
-    assert engine.p2p.consumer.drain() == []  # type: ignore[union-attr]
+    assert engine.node.reads.drain() == []  # type: ignore[union-attr]
     assert states(engine) == {}
 
 
@@ -137,7 +137,7 @@ def test_megabyte_hash_is_refused() -> None:
     name = "x" * (1 << 20)
     request = Request("r1", [item(name)], remote(name))
     assert engine.scheduler.ensure_cache_available(request, 0)
-    assert engine.scheduler.counters["params_bad_mm_hash"] == 1
+    assert engine.node.counters["params_bad_mm_hash"] == 1
 
 
 def test_leaving_ends_the_fetch() -> None:
@@ -146,7 +146,7 @@ def test_leaving_ends_the_fetch() -> None:
     assert not engine.scheduler.ensure_cache_available(request, 0)
     engine.scheduler.request_finished(request)
     assert states(engine) == {}
-    assert engine.p2p.consumer.idle  # type: ignore[union-attr]
+    assert engine.node.reads.idle  # type: ignore[union-attr]
 
 
 # --------------------------------------------------------------------- announcements
@@ -201,14 +201,23 @@ def test_stats_and_shutdown() -> None:
 
 @pytest.mark.clause("EC-5.9")
 def test_without_a_running_pump_requests_encode_and_timers_go_on() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P(healthy=False))
+    engine = Engine("ec_consumer", p2p=FakeP2P())
+    early = Request("r0", [item("b")], remote("b"))
+    assert not engine.scheduler.ensure_cache_available(early, 0)
+    assert engine.p2p is not None
+    # What a pump does that has to give up; from here on nobody carries out commands.
+    engine.p2p.healthy = False
+    engine.node.stop_reading(engine.now)
+    assert engine.scheduler.ensure_cache_available(early, 0)
+    entry = engine.tier.alloc("x", BLOCK)
+    assert entry is not None
+    engine.node.holds.hold(("announced", "x"), entry, engine.now + 1)
+    engine.now += 1
     request = Request("r1", [item("a")], remote("a"))
     engine.step(request)
-    assert engine.scheduler.counters["fetches_without_pump"] == 1
-    assert engine.p2p is not None
-    assert engine.p2p.consumer is not None
-    assert engine.p2p.consumer.drain() == []
-    assert engine.p2p.ticked_without_pump == 1
+    assert engine.node.counters["fetches_without_pump"] == 2
+    assert engine.node.commands() == [], "nobody would carry them out"
+    assert engine.node.next_deadline() is None, "timers run out with the engine's steps"
 
 
 @pytest.mark.clause("EC-3.5")
@@ -216,8 +225,8 @@ def test_an_announced_encoding_is_held_in_the_table_that_the_pump_lets_run_out()
     """One table for all holds: an idle engine makes no step that could end them."""
     engine = Engine("ec_both", p2p=FakeP2P())
     assert engine.p2p is not None
-    assert engine.p2p.consumer is not None
-    assert engine.scheduler.holds is engine.p2p.consumer.holds
+    assert engine.node.reads is not None
+    assert engine.node.holds is engine.node.reads.holds
 
 
 def test_a_fetch_that_lands_between_two_hooks_promises_nothing_to_who_means_something_else() -> (

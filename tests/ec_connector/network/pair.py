@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ec_connector.config.settings import ECConfig
-from ec_connector.instance import ModelFacts, SchedulerInstance
+from ec_connector.engine.facts import ModelFacts
+from ec_connector.instance import SchedulerInstance
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
@@ -70,7 +71,8 @@ class Node:
         except BaseException:
             self.region.close(unlink=True)
             raise
-        self.tier = self.instance.tier
+        self.node = self.instance.node
+        self.tier = self.node.tier
         self.lock = self.instance.lock
         assert self.instance.p2p is not None
         self.p2p = self.instance.p2p
@@ -82,7 +84,7 @@ class Node:
 
     def begin_save(self, mm_hash: str, nbytes: int) -> Copy:
         """Plan a save and hand it to a worker, which takes its time; under the lock."""
-        copies = self.instance.scheduler.copies
+        copies = self.node.copies
         copy = copies.plan_save(mm_hash, nbytes)
         assert copy is not None
         copies.submit(copy)
@@ -94,7 +96,7 @@ class Node:
             view = self.region.view(extent)
             view[: len(data[: len(view)])] = data[: len(view)]
             data = data[len(view) :]
-        self.instance.scheduler.copies.report(copy.copy_id, 0, landed=True)
+        self.node.copies.report(copy.copy_id, 0, landed=True)
 
     def save(self, mm_hash: str, data: bytes) -> Entry:
         """Put an encoding into the tier as a save that went well."""
@@ -115,7 +117,7 @@ class Node:
 
     def ask(self, mm_hash: str, peer: tuple[str, int], nbytes: int, waiter: str = "request") -> str:
         """What the engine thread does in a step: ask, and wake the pump."""
-        consumer = self.p2p.consumer
+        consumer = self.node.reads
         assert consumer is not None
         with self.lock:
             entry = self.tier.get(mm_hash)
@@ -143,7 +145,7 @@ class Node:
         """Counters of consumer and producer."""
         result: dict[str, int] = {}
         with self.lock:
-            for half in (self.p2p.consumer, self.p2p.producer):
+            for half in (self.node.reads, self.node.grants):
                 if half is not None:
                     result.update(half.counters)
         return result

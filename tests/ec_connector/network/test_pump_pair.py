@@ -149,8 +149,8 @@ def test_producer_restart_on_the_same_port(consumer: Node) -> None:
     with Node("ec_producer", bind=(host, port)) as second:
         second.save("b", b"2" * BLOCK)
         with consumer.lock:  # as after the cool-down
-            assert consumer.p2p.consumer is not None
-            consumer.p2p.consumer.peers.cooldown_s = 0.0
+            assert consumer.node.reads is not None
+            consumer.node.reads.peers.cooldown_s = 0.0
         assert consumer.fetch("b", second.address, BLOCK) == "ready"
         assert consumer.bytes_of("b") == b"2" * BLOCK
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ec_connector.engine.items import is_counted, make_item
 from ec_connector.vllm.names import Names, read_names
+from ec_protocol.items import is_counted, make_item
 from tests.ec_connector.vllm.test_vllm_features import feature, make, request
 
 pytestmark = pytest.mark.clause("EC-2.8")

@@ -168,8 +168,8 @@ def left_over(half: Any) -> dict[str, Any]:
     """What a request that is over must not leave behind."""
     delegate = half.delegate
     with delegate.lock:
-        held = [entry.mm_hash for entry in delegate.tier.entries() if entry.state != "ready"]
-    return {"items": len(half.items), "copies": len(delegate.copies), "held": held}
+        held = [entry.mm_hash for entry in delegate.node.tier.entries() if entry.state != "ready"]
+    return {"items": len(half.items), "copies": len(delegate.node.copies), "held": held}
 
 
 def abort_facts(llm: Any, half: Any) -> dict[str, Any]:

@@ -83,14 +83,14 @@ def test_walks_go_where_it_hurts():
 
     class Counting(Ours):
         def tick(self, **args: Any) -> Any:
-            consumer = self.scheduler.p2p.consumer  # type: ignore[union-attr]
+            consumer = self.scheduler.node.reads  # type: ignore[union-attr]
             seen.update(dict.fromkeys(consumer.counters, 0))
             return super().tick(**args)
 
         def close(self) -> None:
             if self.io is not None:
-                seen.update(self.scheduler.p2p.consumer.counters)  # type: ignore[union-attr]
-                seen.update(self.scheduler.p2p.producer.counters)  # type: ignore[union-attr]
+                seen.update(self.scheduler.node.reads.counters)  # type: ignore[union-attr]
+                seen.update(self.scheduler.node.grants.counters)  # type: ignore[union-attr]
             super().close()
 
     for seed in range(100, 160):

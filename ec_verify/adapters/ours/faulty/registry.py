@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ec_connector.engine.scheduler import ECScheduler
+from ec_protocol.node import Node
 from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
+from ec_protocol.trace import Trace
 from ec_verify.adapters.ours.adapter import Ours
 
-Part = Literal["adapter", "consumer", "copies", "holds", "producer", "scheduler", "tier"]
+Part = Literal["adapter", "consumer", "copies", "holds", "node", "producer", "scheduler", "tier"]
 _Kind = TypeVar("_Kind", bound=type)
 
 
@@ -75,6 +77,30 @@ def with_timers(timing: Timing, **timers: float) -> Timing:
     return changed
 
 
+class FaultyNode(Node):
+    """A node with one of its parts replaced."""
+
+    _parts: Mapping[str, type]
+
+    def _make_tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
+        made: EncodingTier = self._parts.get("tier", EncodingTier)(blocks, block_bytes, trace)
+        return made
+
+    def _make_holds(self, share: float) -> HoldTable:
+        made: HoldTable = self._parts.get("holds", HoldTable)(self.tier, share)
+        return made
+
+    def _make_copies(self, ranks: int) -> CopyTable:
+        made: CopyTable = self._parts.get("copies", CopyTable)(self.tier, ranks)
+        return made
+
+    def _reads_type(self) -> type[ConsumerReads]:
+        return self._parts.get("consumer", ConsumerReads)
+
+    def _grants_type(self) -> type[ProducerGrants]:
+        return self._parts.get("producer", ProducerGrants)
+
+
 class Faulty(Ours):
     """``Ours`` with one part replaced."""
 
@@ -82,30 +108,14 @@ class Faulty(Ours):
         super().__init__()
         self._parts: Mapping[str, type] = {fault.part: fault.kind}
 
-    def make_tier(self, blocks: int, block_size: int) -> EncodingTier:
-        """See ``Ours.make_tier``."""
-        made: EncodingTier = self._parts.get("tier", EncodingTier)(blocks, block_size)
-        return made
+    def make_node(self, **settings: Any) -> Node:
+        """See ``Ours.make_node``."""
+        kind: type[Node] = self._parts.get("node", FaultyNode)
+        if kind is FaultyNode:
+            kind = type("FaultyNode", (FaultyNode,), {"_parts": self._parts})
+        return kind(**settings)
 
-    def make_holds(self, tier: EncodingTier, share: float) -> HoldTable:
-        """See ``Ours.make_holds``."""
-        made: HoldTable = self._parts.get("holds", HoldTable)(tier, share)
-        return made
-
-    def make_consumer(self, tier: EncodingTier, **args: Any) -> ConsumerReads:
-        """See ``Ours.make_consumer``."""
-        made: ConsumerReads = self._parts.get("consumer", ConsumerReads)(tier, **args)
-        return made
-
-    def make_producer(self, tier: EncodingTier, **args: Any) -> ProducerGrants:
-        """See ``Ours.make_producer``."""
-        made: ProducerGrants = self._parts.get("producer", ProducerGrants)(tier, **args)
-        return made
-
-    def make_scheduler(self, tier: EncodingTier, **args: Any) -> ECScheduler:
+    def make_scheduler(self, node: Node, **args: Any) -> ECScheduler:
         """See ``Ours.make_scheduler``."""
-        made: ECScheduler = self._parts.get("scheduler", ECScheduler)(tier, **args)
-        if "copies" in self._parts:
-            copies: CopyTable = self._parts["copies"](tier, made.copies.world_size)
-            made.copies = copies
+        made: ECScheduler = self._parts.get("scheduler", ECScheduler)(node, **args)
         return made

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduler delegates with one fault each."""
+"""Nodes and scheduler delegates with one fault each."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from ec_connector.engine.items import Item
 from ec_connector.engine.scheduler import ECScheduler
-from ec_connector.network.p2p import P2P
-from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.items import Item
+from ec_protocol.node import Availability, Node
 from ec_verify.adapters.ours.faulty.registry import fault
 
 
-@fault("half-an-announcement", "EC-11.1", part="scheduler")
-class HalfAnAnnouncement(ECScheduler):
+@fault("half-an-announcement", "EC-11.1", part="node")
+class HalfAnAnnouncement(Node):
     """An encoding that cannot be served is announced with metadata and no address."""
 
-    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
-        announced = super()._announce(item, p2p, now)
+    def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
+        announced = super()._announce(item, address, now)
         if "peer_host" in announced:
             return announced
         return {"metadata": {"rows": item.shape[0], **item.metadata}}
 
 
-@fault("announces-what-is-gone", "EC-11.1", part="scheduler")
-class AnnouncesWhatIsGone(ECScheduler):
+@fault("announces-what-is-gone", "EC-11.1", part="node")
+class AnnouncesWhatIsGone(Node):
     """Every item is announced with metadata and address, also what the tier does not have."""
 
-    def _announce(self, item: Item, p2p: P2P, now: float) -> dict[str, Any]:
-        announced = super()._announce(item, p2p, now)
-        if "peer_host" in announced or p2p.address is None:
+    def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
+        announced = super()._announce(item, address, now)
+        if "peer_host" in announced or address is None:
             return announced
-        host, port = p2p.address
+        host, port = address
         return {
             "metadata": dict(item.metadata),
             "peer_host": host,
@@ -43,24 +42,32 @@ class AnnouncesWhatIsGone(ECScheduler):
         }
 
 
-@fault("parameters-are-trusted", "EC-11.4", "F9", part="scheduler")
-class ParametersAreTrusted(ECScheduler):
+@fault("parameters-are-trusted", "EC-11.4", "F9", part="node")
+class ParametersAreTrusted(Node):
     """What a request says about its encodings is used without a look at its shape."""
 
-    def _ask(
-        self, item: Item, params: object, request_id: str, now: float
-    ) -> Literal["ready", "pending", "failed"]:
-        announced: Any = params
+    def want(self, item: Item, announced: Any, waiter: str, now: float) -> Availability:
         _ = (announced[item.mm_hash]["peer_host"], int(announced[item.mm_hash]["peer_port"]))
-        return super()._ask(item, params, request_id, now)
+        return super().want(item, announced, waiter, now)
 
 
-@fault("one-name-two-shapes", "EC-11.4", part="scheduler")
-class OneNameTwoShapes(ECScheduler):
+@fault("one-name-two-shapes", "EC-11.4", part="node")
+class OneNameTwoShapes(Node):
     """An entry of other rows than the request's is loaded for it."""
 
-    def _misfit(self, item: Item) -> bool:
+    def contradicts(self, item: Item) -> bool:
         return False
+
+
+@fault("counted-names-are-used", "EC-2.8", "F19", part="scheduler")
+class CountedNamesAreUsed(ECScheduler):
+    """Encodings are saved, announced and asked for under names that the host counted."""
+
+    def __init__(self, node: Node, *, items: Callable[[Any], list[Item]], **args: Any) -> None:
+        def trusting(request: Any) -> list[Item]:
+            return [dataclasses.replace(item, named_by_content=True) for item in items(request)]
+
+        super().__init__(node, items=trusting, **args)
 
 
 @fault("lost-requests-wait", "EC-5.9", part="scheduler")
@@ -94,16 +101,3 @@ class WaitsForNobody(ECScheduler):
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
         super().ensure_cache_available(request, num_computed_tokens)
         return request.request_id not in self._unavailable
-
-
-@fault("counted-names-are-used", "EC-2.8", "F19", part="scheduler")
-class CountedNamesAreUsed(ECScheduler):
-    """Encodings are saved, announced and asked for under names that the host counted."""
-
-    def __init__(
-        self, tier: EncodingTier, *, items: Callable[[Any], list[Item]], **args: Any
-    ) -> None:
-        def trusting(request: Any) -> list[Item]:
-            return [dataclasses.replace(item, named_by_content=True) for item in items(request)]
-
-        super().__init__(tier, items=trusting, **args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pieces of media of a request, as much as the connector needs to know of them."""
+"""The pieces of media of a request, as much as the protocol needs to know of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+#: Characters of a name that can be asked for (EC-8.8).
+MAX_HASH_CHARS: Final = 512
 
 #: What vLLM calls media when it counts requests in place of hashing content: renderer
 #: process, number of the request, modality, place in the request.

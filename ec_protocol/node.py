@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Node``: the whole protocol state of one process, and nothing but state.
+
+A shell around it owns region, sockets, data plane and clock. It tells the node what
+happened and when, and does what the node answers::
+
+    node = Node(blocks=256, block_bytes=16384, peering=Peering(…))
+
+    # the engine's thread, in every step
+    node.want(item, announced, request_id, now)   # wait for the encoding?
+    node.promise([item])                          # will a load in this step succeed?
+    node.plan(item, request_id)                   # then it is loaded, else saved
+    for copy in node.build_step(now): …           # what the workers copy
+    node.report(copy.copy_id, rank, landed=True)  # what they say
+    node.announce(items, address, now)            # what others may read
+    node.leave(request_id, now)
+
+    # whoever does the network
+    ack = node.request(identity, node.read_request(frames), now)
+    node.answer(peer, node.read_answer(frames), now)
+    for command in node.commands(): …             # OpenPeer, SendReq, PrepareRead, …
+    node.may_post(attempt, now); node.read_done(attempt, now)
+
+    # both
+    node.tick(now); node.next_deadline()
+
+Three parts know each other through narrow calls only: the *engine's side* (``tier``,
+``copies``, ``holds``, the step, budgets), the *serving side* (``grants``: what others
+may read) and the *reading side* (``reads``: what is read from others). Without
+``peering`` there is the first alone, and nothing of the other two is imported
+(EC-12.2).
+
+Threads: none of its own, and no lock. Every method is called under one lock of the
+shell, for one call at a time; only ``read_request`` and ``read_answer``, which may take
+long, need none. Times are seconds of one monotonic clock (EC-7.1). What a peer or a
+client sends never raises, but ``RemoteProtocolError`` of the two ``read_`` methods; a
+``LocalProtocolError`` is a mistake of the shell, and has changed nothing (EC-1.2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ec_protocol.announcements import Allowed, announcement, can_be_asked_for, read_source
+from ec_protocol.errors import ConfigError
+from ec_protocol.items import Item
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.copies import Copy, CopyTable
+from ec_protocol.tier.deferral import Deferrals
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.holds import HoldTable
+from ec_protocol.tier.step import Step
+from ec_protocol.trace import Trace
+
+if TYPE_CHECKING:
+    from ec_protocol.p2p.commands import Command, PeerKey
+    from ec_protocol.p2p.consumer import ConsumerReads
+    from ec_protocol.p2p.grants import ProducerGrants
+    from ec_protocol.p2p.wire import XferAck, XferReq
+
+#: What an instance does: a producer saves and serves, a consumer loads and reads.
+Role = Literal["producer", "consumer", "both"]
+#: How the encoding of an item is to be had: from the tier; not yet; by encoding it.
+Availability = Literal["ready", "pending", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peering:
+    """What a node needs to exchange encodings with others.
+
+    Attributes:
+        vllm_version: Version of the host; with model and dtype it decides whether two
+            processes mean the same by their bytes (EC-8.4).
+        model: Name of the model.
+        dtype: As torch prints it, such as ``torch.bfloat16``.
+        incarnation: Another one after every start (EC-9.2); 1 to 64 characters, no
+            colon.
+        base_addr: Address of block 0, as registered with the data plane.
+        peer_quota: Share of the region that one peer may pin (EC-5.10).
+        grant_quota: Share of the region that all peers together may pin.
+    """
+
+    vllm_version: str
+    model: str
+    dtype: str
+    incarnation: str
+    base_addr: int = 0
+    peer_quota: float = 0.5
+    grant_quota: float = 0.9
+
+
+class Node:
+    """The protocol state of one engine instance and data-parallel rank.
+
+    Args:
+        blocks: Blocks of the region.
+        block_bytes: Bytes of a block.
+        role: What the instance does.
+        ranks: Ranks that load; rank 0 is the one that saves.
+        timing: Timers.
+        peering: For reads between instances; None closes that gate.
+        allowed: Says whether a request may send us to a host; None allows every one.
+        hold_share: Share of the region that holds may keep (EC-3.6).
+        trace: Where actions are recorded; None records nothing.
+
+    Attributes:
+        tier: Entries and blocks. ``tier.listener`` is told what becomes of encodings.
+        copies: Copies that are planned or in flight.
+        holds: Holds on announced and fetched entries.
+        reads: The reading side; None without peering, or when the role only produces.
+        grants: The serving side; None without peering, or when the role only consumes.
+        online: Whether somebody carries out ``commands``. The shell says so; while it
+            is False nothing is fetched.
+        counters: What the engine's side counts, by name.
+
+    Raises:
+        ConfigError: ``role`` is none.
+        LocalProtocolError: A size or a name that no node can have.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks: int,
+        block_bytes: int,
+        role: Role = "both",
+        ranks: int = 1,
+        timing: Timing | None = None,
+        peering: Peering | None = None,
+        allowed: Allowed | None = None,
+        hold_share: float = 0.5,
+        trace: Trace | None = None,
+    ) -> None:
+        if role not in ("producer", "consumer", "both"):
+            raise ConfigError(f"role={role!r}: expected producer, consumer or both")
+        self.role: Role = role
+        self.saves = role != "consumer"
+        self.loads = role != "producer"
+        self.timing = timing or Timing()
+        self.online = True
+        self.counters: Counter[str] = Counter()
+        self._allowed = allowed
+        self.tier = self._make_tier(blocks, block_bytes, trace)
+        self.holds = self._make_holds(hold_share)
+        self.copies = self._make_copies(ranks)
+        self._step = Step(self.tier, self.copies)
+        self._deferrals = Deferrals()
+        self.reads: ConsumerReads | None = None
+        self.grants: ProducerGrants | None = None
+        if peering is not None:
+            if self.loads:
+                self.reads = self._make_reads(peering)
+            if self.saves:
+                self.grants = self._make_grants(peering)
+
+    # ----------------------------------------------------------- engine: requests
+    def want(self, item: Item, announced: object, waiter: str, now: float) -> Availability:
+        """How the encoding of an item is to be had; starts a fetch if one is wanted.
+
+        Asked in every step by every request that waits, within ``fetch_budget_s`` of
+        its first question (EC-5.9).
+
+        Args:
+            item: What the request needs.
+            announced: ``ec_transfer_params`` of the request, of any type (EC-11.4).
+            waiter: The request's id.
+            now: Seconds.
+
+        Returns:
+            ``ready``: ``promise`` may have it. ``pending``: wait. ``failed``: only
+            encoding the media helps, now and later.
+        """
+        if not item.named_by_content:
+            return "failed"
+        reads = self.reads
+        if reads is None or not reads.fetching(item.mm_hash):
+            entry = self.tier.get(item.mm_hash)
+            if entry is not None:
+                return self._from_tier(item, entry, waiter, now)
+        if reads is None:
+            return "failed"
+        capacity = self.tier.num_blocks * self.tier.block_size_bytes
+        source = read_source(announced, item, capacity, self._allowed)
+        if isinstance(source, str):
+            self.counters[f"params_{source}"] += 1
+            return "failed"
+        if not self.online:
+            self.counters["fetches_without_pump"] += 1
+            return "failed"
+        peer = (source.host, source.port)
+        return reads.fetch(item.mm_hash, peer, item.nbytes, item.shape, waiter, now)
+
+    def _from_tier(self, item: Item, entry: Entry, waiter: str, now: float) -> Availability:
+        if self.contradicts(item):
+            return "failed"
+        if entry.servable:
+            return "ready"
+        if item.has_media:
+            # A save of our own is about to make it so, or nothing ever will.
+            return "failed"
+        waits = self.copies.save_of(item.mm_hash) is not None
+        return "pending" if waits and self._within_budget(waiter, item.mm_hash, now) else "failed"
+
+    def _within_budget(self, waiter: str, mm_hash: str, now: float) -> bool:
+        """Whether the request may wait on for a save of this instance (EC-5.9)."""
+        if self.reads is not None:
+            return self.reads.within_budget(waiter, mm_hash, now)
+        return self._deferrals.within(waiter, mm_hash, now, self.timing.fetch_budget_s)
+
+    def contradicts(self, item: Item) -> bool:
+        """Whether the tier holds something else under the item's name.
+
+        Names may come from clients. Loaded into a request that expects other rows it
+        would stop the engine. Under a name that does not follow from the content
+        anything may lie (EC-2.8).
+        """
+        if not item.named_by_content:
+            return True
+        entry = self.tier.get(item.mm_hash)
+        if entry is None:
+            return False
+        return entry.nbytes != item.nbytes or entry.shape not in (None, item.shape)
+
+    def leave(self, waiter: str, now: float) -> None:
+        """The request is over, in whatever way: it waits for nothing any more."""
+        self._deferrals.forget(waiter)
+        if self.reads is not None:
+            self.reads.leave(waiter, now)
+
+    # --------------------------------------------------------------- engine: a step
+    def promise(self, mm_hash: str, items: Iterable[Item] = ()) -> bool:
+        """Whether a load of ``mm_hash`` in this step will succeed: a promise (EC-3.2).
+
+        Args:
+            mm_hash: The encoding.
+            items: What the request that asks means by the name.
+        """
+        if not self.loads or any(self.contradicts(item) for item in items):
+            return False
+        return self._step.promise(mm_hash)
+
+    def plan(self, item: Item, waiter: str) -> Copy | None:
+        """An item is part of the step: it is loaded as promised, or encoded and saved.
+
+        Returns:
+            The copy that was planned; None when the step has it already, or it is
+            neither loaded nor saved.
+        """
+        # The promise may have been another request's, which means something else.
+        if self._step.promised(item.mm_hash) and not self.contradicts(item):
+            copy = self._step.load(item.mm_hash)
+            if copy is not None:
+                self.counters["hits"] += 1
+            self._deferrals.served(waiter, item.mm_hash)
+            if self.reads is not None:
+                self.reads.consumed(waiter, item.mm_hash)
+            return copy
+        self.counters["misses"] += 1
+        if not self.saves or item.nbytes <= 0:
+            return None
+        if not item.named_by_content:
+            self.counters["not_named_by_content"] += 1
+            return None
+        copy = self._step.save(item)
+        if copy is None and self.tier.get(item.mm_hash) is None:
+            self.counters["saves_without_room"] += 1
+        return copy
+
+    def build_step(self, now: float) -> tuple[Copy, ...]:
+        """What the workers copy in this step; its promises end (EC-3.4)."""
+        planned = self._step.build()
+        self.holds.tick(now)
+        return planned
+
+    def report(self, copy_id: int, rank: int, landed: bool) -> Copy:
+        """A rank will not touch the blocks of a copy any more (EC-4.1).
+
+        Raises:
+            LocalProtocolError: See ``CopyTable.report``; nothing was changed.
+        """
+        copy = self.copies.report(copy_id, rank, landed)
+        if copy.kind == "save" and copy.state == "landed":
+            self.holds.landed(copy.entry)
+        return copy
+
+    # ------------------------------------------------------- engine: announcements
+    def announce(
+        self, items: Sequence[Item], address: tuple[str, int] | None, now: float
+    ) -> dict[str, dict[str, Any]]:
+        """What others are told of a request's encodings, which are held for them.
+
+        Args:
+            items: Of the request, in their order.
+            address: Where consumers reach this producer; None: they do not.
+            now: Seconds.
+
+        Returns:
+            By ``mm_hash`` the positions of its items, and metadata and address
+            together, or empty metadata (EC-11.1). Nothing of names that were counted.
+        """
+        announced: dict[str, dict[str, Any]] = {}
+        if self.grants is None:
+            return announced
+        for index, item in enumerate(items):
+            if not item.named_by_content:
+                continue
+            if item.mm_hash not in announced:
+                said = self._announce(item, address, now)
+                announced[item.mm_hash] = {"item_indices": [], **said}
+            announced[item.mm_hash]["item_indices"].append(index)
+        return announced
+
+    def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
+        entry = self.tier.get(item.mm_hash)
+        being_saved = self.copies.save_of(item.mm_hash) is not None
+        servable = entry is not None and (entry.servable or being_saved)
+        # A name may be a client's own; no request on the wire can hold a longer one.
+        servable = servable and can_be_asked_for(item.mm_hash)
+        if entry is None or not servable or self.contradicts(item) or address is None:
+            self.counters["announced_without_address"] += 1
+            return {"metadata": {}}
+        self.holds.hold(("announced", item.mm_hash), entry, now + self.timing.announce_hold_s)
+        self.counters["announced"] += 1
+        return announcement(item, entry, address)
+
+    # -------------------------------------------------------------- network: server
+    def offer(self, agent_metadata: bytes) -> None:
+        """The data plane serves the region: before that nothing is granted."""
+        if self.grants is not None:
+            self.grants.agent_metadata = agent_metadata
+
+    def read_request(self, frames: Sequence[bytes]) -> XferReq:
+        """A request as its frames tell it. Without the lock, since it may take long.
+
+        The first peer of the old form makes it describe every block of the region.
+
+        Raises:
+            RemoteProtocolError: They are none (EC-8.1); count it with ``malformed``.
+        """
+        from ec_protocol.p2p import wire
+
+        request = wire.decode_request(frames)
+        if request.attempt_id is None and self.grants is not None:
+            self.grants.describe_region()
+        return request
+
+    def request(self, identity: bytes, request: XferReq, now: float) -> XferAck | None:
+        """The answer to a request; None where nothing is served (EC-5.4)."""
+        return None if self.grants is None else self.grants.on_request(identity, request, now)
+
+    def notice(self, raw: bytes, now: float) -> None:
+        """A completion notice came over the data plane (EC-5.5)."""
+        if self.grants is not None:
+            self.grants.on_notice(raw, now)
+
+    # -------------------------------------------------------------- network: reader
+    def commands(self) -> list[Command]:
+        """Take what is to be done on the network, in order."""
+        return [] if self.reads is None else self.reads.drain()
+
+    def read_answer(self, frames: Sequence[bytes]) -> XferAck:
+        """An ack as its frames tell it. Without the lock: an old peer's may be large.
+
+        Raises:
+            RemoteProtocolError: They are none (EC-8.1); count it with ``malformed``.
+        """
+        from ec_protocol.p2p import wire
+
+        return wire.keep_named_rows(wire.decode_ack(frames))
+
+    def answer(self, peer: PeerKey, ack: XferAck, now: float) -> int | None:
+        """An ack came from ``peer`` (EC-5.6).
+
+        Returns:
+            The attempt on which it acted, or None.
+        """
+        if self.reads is None:
+            return None
+        self.reads.peer_heard(peer, now)
+        return self.reads.on_ack(peer, ack, now)
+
+    def malformed(self, side: Literal["request", "answer"]) -> None:
+        """A frame that could not be read was dropped."""
+        part = self.grants if side == "request" else self.reads
+        if part is not None:
+            part.counters["malformed_frames"] += 1
+
+    def heard(self, peer: PeerKey, now: float) -> None:
+        """There is a connection to ``peer``, or a sign of life."""
+        if self.reads is not None:
+            self.reads.peer_heard(peer, now)
+
+    def lost(self, peer: PeerKey, now: float) -> None:
+        """The connection to ``peer`` is gone (EC-9.1)."""
+        if self.reads is not None:
+            self.reads.peer_lost(peer, now)
+
+    def may_post(self, attempt: int, now: float) -> bool:
+        """Whether the READ may be posted, asked at the moment of posting (EC-5.2)."""
+        return self.reads is not None and self.reads.post_read(attempt, now)
+
+    def post_failed(self, attempt: int, now: float) -> None:
+        """The READ could not even be prepared."""
+        if self.reads is not None:
+            self.reads.post_failed(attempt, now)
+
+    def read_done(self, attempt: int, now: float) -> None:
+        """The READ was seen finished before ``now`` (EC-5.3)."""
+        if self.reads is not None:
+            self.reads.read_done(attempt, now)
+
+    def read_failed(self, attempt: int, reason: str, now: float) -> None:
+        """The READ ended with an error, which proves nothing (EC-6.1)."""
+        if self.reads is not None:
+            self.reads.read_error(attempt, reason, now)
+
+    def proven(self, attempts: Iterable[int], now: float) -> None:
+        """The endpoint through which these READs were posted is torn down (EC-6.2)."""
+        if self.reads is not None:
+            for attempt in attempts:
+                self.reads.dma_ended(attempt, "endpoint_closed", now)
+
+    # ----------------------------------------------------------------------- time
+    def tick(self, now: float) -> None:
+        """Let every timer run out that has (EC-7.3)."""
+        if self.reads is not None:
+            self.reads.tick(now)
+        if self.grants is not None:
+            self.grants.tick(now)
+        self.holds.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do next; None when nothing is pending."""
+        due = [
+            part.next_deadline()
+            for part in (self.reads, self.grants, self.holds)
+            if part is not None
+        ]
+        return min((moment for moment in due if moment is not None), default=None)
+
+    @property
+    def transferring(self) -> bool:
+        """Whether a READ may be under way, of ours or from us: planes need progress."""
+        return (self.reads is not None and self.reads.active_reads > 0) or (
+            self.grants is not None and self.grants.open_grants > 0
+        )
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether ``commands`` would return something."""
+        return self.reads is not None and self.reads.has_commands
+
+    def stop_reading(self, now: float) -> None:
+        """Nothing is fetched any more: what waits fails, READs are quarantined.
+
+        Also the answer to a network that can no longer run.
+        """
+        self.online = False
+        if self.reads is not None:
+            self.reads.shutdown(now)
+
+    def stop_serving(self, now: float) -> None:
+        """Every grant ends: the region is about to go away."""
+        if self.grants is not None:
+            self.grants.shutdown(now)
+
+    def shutdown(self, now: float) -> None:
+        """The orderly end of both sides."""
+        self.stop_reading(now)
+        self.stop_serving(now)
+
+    # ------------------------------------------------- its parts, for those who test
+    def _make_tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
+        return EncodingTier(blocks, block_bytes, trace)
+
+    def _make_holds(self, share: float) -> HoldTable:
+        return HoldTable(self.tier, share)
+
+    def _make_copies(self, ranks: int) -> CopyTable:
+        return CopyTable(self.tier, ranks)
+
+    def _reads_type(self) -> type[ConsumerReads]:
+        # Only here: without the gate nothing of it is imported (EC-12.2).
+        from ec_protocol.p2p.consumer import ConsumerReads
+
+        return ConsumerReads
+
+    def _grants_type(self) -> type[ProducerGrants]:
+        from ec_protocol.p2p.grants import ProducerGrants
+
+        return ProducerGrants
+
+    def _make_reads(self, peering: Peering) -> ConsumerReads:
+        return self._reads_type()(
+            self.tier,
+            holds=self.holds,
+            timing=self.timing,
+            compat_hash=self._compatibility(peering),
+            session=peering.incarnation,
+        )
+
+    def _make_grants(self, peering: Peering) -> ProducerGrants:
+        return self._grants_type()(
+            self.tier,
+            timing=self.timing,
+            compat_hash=self._compatibility(peering),
+            incarnation=peering.incarnation,
+            base_addr=peering.base_addr,
+            peer_quota=peering.peer_quota,
+            grant_quota=peering.grant_quota,
+        )
+
+    def _compatibility(self, peering: Peering) -> str:
+        from ec_protocol.p2p import wire
+
+        return wire.compatibility_hash(
+            peering.vllm_version, peering.model, peering.dtype, self.tier.block_size_bytes
+        )
