@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ec_protocol.announcements import Allowed, announcement, can_be_asked_for, read_source
-from ec_protocol.errors import ConfigError
+from ec_protocol.errors import ConfigError, LocalProtocolError
 from ec_protocol.items import Item
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import Copy, CopyTable
@@ -140,7 +140,7 @@ class Node:
         self.role: Role = role
         self.saves = role != "consumer"
         self.loads = role != "producer"
-        self.timing = timing or Timing()
+        self.timing = Timing() if timing is None else timing
         self.online = True
         self.counters: Counter[str] = Counter()
         self._allowed = allowed
@@ -328,10 +328,15 @@ class Node:
         return announcement(item, entry, address)
 
     # -------------------------------------------------------------- network: server
+    @property
+    def _serving(self) -> ProducerGrants:
+        if self.grants is None:
+            raise LocalProtocolError(f"a node of role {self.role} serves nobody: it has no grants")
+        return self.grants
+
     def offer(self, agent_metadata: bytes) -> None:
         """The data plane serves the region: before that nothing is granted."""
-        if self.grants is not None:
-            self.grants.agent_metadata = agent_metadata
+        self._serving.agent_metadata = agent_metadata
 
     def read_request(self, frames: Sequence[bytes]) -> XferReq:
         """A request as its frames tell it. Without the lock, since it may take long.
@@ -344,20 +349,33 @@ class Node:
         from ec_protocol.p2p import wire
 
         request = wire.decode_request(frames)
-        if request.attempt_id is None and self.grants is not None:
-            self.grants.describe_region()
+        if request.attempt_id is None:
+            self._serving.describe_region()
         return request
 
-    def request(self, identity: bytes, request: XferReq, now: float) -> XferAck | None:
-        """The answer to a request; None where nothing is served (EC-5.4)."""
-        return None if self.grants is None else self.grants.on_request(identity, request, now)
+    def request(self, identity: bytes, request: XferReq, now: float) -> XferAck:
+        """The answer to a request (EC-5.4).
+
+        Args:
+            identity: Of the peer, for its quota (EC-5.10).
+            request: What ``read_request`` returned.
+            now: Seconds.
+        """
+        return self._serving.on_request(identity, request, now)
 
     def notice(self, raw: bytes, now: float) -> None:
         """A completion notice came over the data plane (EC-5.5)."""
-        if self.grants is not None:
-            self.grants.on_notice(raw, now)
+        self._serving.on_notice(raw, now)
 
     # -------------------------------------------------------------- network: reader
+    @property
+    def _reading(self) -> ConsumerReads:
+        if self.reads is None:
+            raise LocalProtocolError(
+                f"a node of role {self.role} reads from nobody: it has no reads"
+            )
+        return self.reads
+
     def commands(self) -> list[Command]:
         """Take what is to be done on the network, in order."""
         return [] if self.reads is None else self.reads.drain()
@@ -378,51 +396,42 @@ class Node:
         Returns:
             The attempt on which it acted, or None.
         """
-        if self.reads is None:
-            return None
-        self.reads.peer_heard(peer, now)
-        return self.reads.on_ack(peer, ack, now)
+        self._reading.peer_heard(peer, now)
+        return self._reading.on_ack(peer, ack, now)
 
     def malformed(self, side: Literal["request", "answer"]) -> None:
         """A frame that could not be read was dropped."""
-        part = self.grants if side == "request" else self.reads
-        if part is not None:
-            part.counters["malformed_frames"] += 1
+        part = self._serving if side == "request" else self._reading
+        part.counters["malformed_frames"] += 1
 
     def heard(self, peer: PeerKey, now: float) -> None:
         """There is a connection to ``peer``, or a sign of life."""
-        if self.reads is not None:
-            self.reads.peer_heard(peer, now)
+        self._reading.peer_heard(peer, now)
 
     def lost(self, peer: PeerKey, now: float) -> None:
         """The connection to ``peer`` is gone (EC-9.1)."""
-        if self.reads is not None:
-            self.reads.peer_lost(peer, now)
+        self._reading.peer_lost(peer, now)
 
     def may_post(self, attempt: int, now: float) -> bool:
         """Whether the READ may be posted, asked at the moment of posting (EC-5.2)."""
-        return self.reads is not None and self.reads.post_read(attempt, now)
+        return self._reading.post_read(attempt, now)
 
     def post_failed(self, attempt: int, now: float) -> None:
         """The READ could not even be prepared."""
-        if self.reads is not None:
-            self.reads.post_failed(attempt, now)
+        self._reading.post_failed(attempt, now)
 
     def read_done(self, attempt: int, now: float) -> None:
         """The READ was seen finished before ``now`` (EC-5.3)."""
-        if self.reads is not None:
-            self.reads.read_done(attempt, now)
+        self._reading.read_done(attempt, now)
 
     def read_failed(self, attempt: int, reason: str, now: float) -> None:
         """The READ ended with an error, which proves nothing (EC-6.1)."""
-        if self.reads is not None:
-            self.reads.read_error(attempt, reason, now)
+        self._reading.read_error(attempt, reason, now)
 
     def proven(self, attempts: Iterable[int], now: float) -> None:
         """The endpoint through which these READs were posted is torn down (EC-6.2)."""
-        if self.reads is not None:
-            for attempt in attempts:
-                self.reads.dma_ended(attempt, "endpoint_closed", now)
+        for attempt in attempts:
+            self._reading.dma_ended(attempt, "endpoint_closed", now)
 
     # ----------------------------------------------------------------------- time
     def tick(self, now: float) -> None:

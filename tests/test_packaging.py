@@ -31,9 +31,9 @@ def wheel(tmp_path_factory) -> Path:
     return path
 
 
-def test_the_wheel_holds_both_packages_the_tables_and_the_models(wheel):
+def test_the_wheel_holds_the_packages_the_tables_and_the_models(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for top in ("ec_protocol", "ec_connector"):
+    for top in ("ec_protocol", "ec_connector", "ec_verify"):
         expected = {str(p.relative_to(ROOT)) for p in (ROOT / top).rglob("*.py")}
         assert expected <= names
         assert f"{top}/py.typed" in names
@@ -47,6 +47,7 @@ def test_the_wheel_holds_both_packages_the_tables_and_the_models(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         "ec_connector",
         "ec_protocol",
+        "ec_verify",
     }
 
 

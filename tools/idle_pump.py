@@ -63,7 +63,8 @@ def percent_of_a_core(seconds: float) -> float:
 def fetch(producer: Instance, consumer: Instance) -> None:
     """Let one encoding travel, so that connections of both planes are made."""
     source, target = producer.inner.p2p, consumer.inner.p2p
-    if source is None or source.address is None or target is None or consumer.inner.node.reads is None:
+    reads = consumer.inner.node.reads
+    if source is None or source.address is None or target is None or reads is None:
         raise SystemExit("the instances have no peer-to-peer half")
     nbytes = 100 * BLOCK
     with producer.inner.lock:
@@ -77,11 +78,11 @@ def fetch(producer: Instance, consumer: Instance) -> None:
             found = consumer.inner.node.tier.get("picture")
             if found is not None and found.servable:
                 return
-            state = consumer.inner.node.reads.fetch(
+            state = reads.fetch(
                 "picture", source.address, nbytes, None, "request", time.monotonic()
             )
         if state == "failed" or time.monotonic() > deadline:
-            raise SystemExit(f"the fetch went wrong: {dict(target.consumer.counters)}")
+            raise SystemExit(f"the fetch went wrong: {dict(reads.counters)}")
         target.wake()
         time.sleep(0.001)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from ec_connector.bench.copies import Encoding, batches, bench_region, churned, finish, jobs
+from ec_connector.bench.churn import Encoding, batches, bench_region, churned, finish, jobs
 from ec_connector.bench.rows import Row
 from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import (

@@ -90,7 +90,7 @@ def ack(gib: int) -> Row:
         attempt_id=1,
     )
     answer = node.request(b"peer", request, 0.0)
-    if answer is None or answer.status != wire.XferStatus.OK:
+    if answer.status != wire.XferStatus.OK:
         raise RuntimeError(f"expected a grant, not {answer}")
     # Addresses of one region all take the same number of bytes, so the whole
     # descriptor's size follows from two of them.

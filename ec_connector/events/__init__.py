@@ -5,9 +5,9 @@ An orchestrator that was told where an encoding is would like to know when that 
 longer so. A scheduler process publishes it on a ZMQ PUB socket, in numbered messages;
 what a subscriber has missed it can have sent again, as far as it is kept.
 
-* ``log``: a bounded queue between those who change the tier and the pump. No I/O.
+* ``log``: a bounded queue between those who change the tier and the pump, which
+  publishes (``network.publisher``). No I/O.
 * ``codec``: the messages.
-* ``publisher``: the two sockets; owned by the pump.
 * ``stream``: puts messages in order on the subscriber's side and notices what is
   missing. No I/O. ``subscriber``: its sockets, for Python programs.
 

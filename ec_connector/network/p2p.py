@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ec_connector.engine.stats import PumpStats
 from ec_connector.events.log import EventLog
-from ec_connector.events.publisher import EventPublisher
 from ec_connector.network.data import DataPlaneReader, DataPlaneServer, NixlReader, NixlServer
 from ec_connector.network.planes import Planes
+from ec_connector.network.publisher import EventPublisher
 from ec_connector.network.pump import Pump
 from ec_protocol.node import Node
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import zmq
 
-from ec_connector.events.publisher import EventPublisher
 from ec_connector.network.data.base import DataPlaneReader, DataPlaneServer
+from ec_connector.network.publisher import EventPublisher
 
 #: Makes the publisher of events, given the context and the address that is bound.
 EventsFactory = Callable[["zmq.Context[Any]", tuple[str, int] | None], EventPublisher]

@@ -89,7 +89,7 @@ class Serving:
                 continue
             with self._lock:
                 ack = node.request(identity, request, self._clock())
-            if ack is not None and not server.send(identity, wire.encode(ack)):
+            if not server.send(identity, wire.encode(ack)):
                 self._stats.count("answers_dropped")
         now = self._clock()
         if self._granting:

@@ -23,10 +23,10 @@ from typing import Any, Final
 import zmq
 
 from ec_connector.engine.stats import PumpStats
-from ec_connector.events.publisher import EventPublisher
 from ec_connector.network.control import ControlClient
 from ec_connector.network.data.base import DataPlaneError, DataPlaneReader
 from ec_connector.network.planes import Planes
+from ec_connector.network.publisher import EventPublisher
 from ec_connector.network.serving import Serving
 from ec_protocol.errors import ECError, RemoteProtocolError
 from ec_protocol.node import Node

@@ -64,4 +64,4 @@ class Watch:
 
     def _name(self, code: CodeType) -> str:
         path = Path(code.co_filename)
-        return f"{path.stem}:{code.co_qualname}" if path.parent == self._folder else ""
+        return f"{path.stem}:{code.co_qualname}" if self._folder in path.parents else ""

@@ -64,6 +64,9 @@ TEST_FILES: Final = (
     "test_actions.py",
     "test_trace.py",
     "test_schedules.py",
+    "test_node.py",
+    "test_items.py",
+    "test_announcements.py",
 )
 
 #: Processor seconds for one test: many times what the longest takes. A test that takes
@@ -316,7 +319,8 @@ def run_trials(
     except ImportError as exc:
         raise ECError("this needs pytest: pip install ec-connector[dev]") from exc
     folder = root / "tests" / "ec_protocol"
-    paths = [str(folder / name) for name in files]
+    places = {path.name: str(path) for path in folder.rglob("test_*.py")}
+    paths = [places.get(name, str(folder / name)) for name in files]
     if missing := [path for path in paths if not os.path.exists(path)]:
         raise ECError(f"{missing[0]} is missing: run from a checkout")
     plugin = ForkPlugin(trials, max(1, parallel), done, timeout)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import ec_protocol
 from ec_protocol.errors import ECError
 from ec_verify.mutants.edits import Edit, edits
 from ec_verify.mutants.forks import Trial
@@ -28,9 +29,9 @@ from ec_verify.mutants.forks import Trial
 #: The files, and the tests that are the likeliest to notice.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "consumer": ("test_consumer.py", "test_consumer_acks.py", "test_consumer_reads.py"),
-    "reads": ("test_consumer_reads.py", "test_consumer_peers.py", "test_consumer.py"),
-    "producer": ("test_producer.py", "test_producer_limits.py"),
-    "tier": ("test_tier.py", "test_tier_check.py", "test_tier_tells.py"),
+    "attempts": ("test_consumer_reads.py", "test_consumer_peers.py", "test_consumer.py"),
+    "grants": ("test_producer.py", "test_producer_limits.py"),
+    "encodings": ("test_tier.py", "test_tier_check.py", "test_tier_tells.py"),
     "copies": ("test_copies.py",),
     "holds": ("test_holds.py",),
     "peers": ("test_peers.py", "test_consumer_unnamed.py", "test_consumer_peers.py"),
@@ -39,6 +40,10 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "attempt": ("test_consumer_reads.py", "test_consumer_acks.py", "test_trace.py"),
     "deferral": ("test_consumer.py",),
     "timing": ("test_timing.py",),
+    "node": ("test_node.py",),
+    "step": ("test_node.py",),
+    "announcements": ("test_announcements.py", "test_node.py"),
+    "items": ("test_items.py",),
 }
 
 _SHOWN: Final = ("__repr__", "__str__")
@@ -50,7 +55,7 @@ class SourceMutant:
 
     Attributes:
         id: ``module:function:statement:change``, unique, and the same when lines move.
-        module: Name of the module in ``ec_protocol``.
+        module: Last part of the module's name; unique in ``ec_protocol``.
         function: Qualified name within the module.
         line: Where, in the file as it is.
         change: What, in words.
@@ -81,7 +86,7 @@ def source_mutants(module: str) -> Iterator[SourceMutant]:
     """
     if module not in FILES:
         raise ECError(f"module {module!r} is not mutated; known: {', '.join(FILES)}")
-    path = Path(str(importlib.import_module(f"ec_protocol.{module}").__file__))
+    path = Path(str(_module(module).__file__))
     seen: dict[str, int] = {}
     for function, owner in _functions(ast.parse(path.read_text(encoding="utf-8"))):
         inside = f"{owner}.{function.name}" if owner else function.name
@@ -92,6 +97,14 @@ def source_mutants(module: str) -> Iterator[SourceMutant]:
             mutated, defaults = _edited(function, edit)
             code = _code_of(mutated, owner, str(path))
             yield SourceMutant(unique, module, inside, edit.line, edit.change, code, defaults)
+
+
+def _module(name: str) -> types.ModuleType:
+    """The module of the core whose file has that name."""
+    package = Path(str(ec_protocol.__file__)).parent
+    (path,) = package.rglob(f"{name}.py")
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return importlib.import_module(".".join(parts))
 
 
 def _edited(function: ast.FunctionDef, edit: Edit) -> tuple[ast.FunctionDef, Any]:
@@ -142,7 +155,7 @@ def _code_of(function: ast.FunctionDef, owner: str, path: str) -> types.CodeType
 
 
 def _apply(mutant: SourceMutant) -> None:
-    owner: Any = importlib.import_module(f"ec_protocol.{mutant.module}")
+    owner: Any = _module(mutant.module)
     *path, name = mutant.function.split(".")
     for part in path:
         owner = getattr(owner, part)
@@ -153,5 +166,5 @@ def _apply(mutant: SourceMutant) -> None:
         attribute = attribute.__func__
     attribute.__code__ = mutant.code
     if mutant.defaults is not None:
-        module = importlib.import_module(f"ec_protocol.{mutant.module}")
-        attribute.__defaults__, attribute.__kwdefaults__ = eval(mutant.defaults, vars(module))
+        terms = vars(_module(mutant.module))
+        attribute.__defaults__, attribute.__kwdefaults__ = eval(mutant.defaults, terms)

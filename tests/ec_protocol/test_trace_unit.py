@@ -23,6 +23,7 @@ from tests.test_traces_of_this_run import CENSUS
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 
 ROOT = spec_dir().parent
+CORE_TESTS = ROOT / "tests" / "ec_protocol"
 MODULES = (
     "schedules",
     "consumer",
@@ -52,8 +53,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
     folder = tmp_path_factory.mktemp("unit")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "tests.ec_protocol.record_worlds"]
-    command += [f"tests/ec_protocol/test_{name}.py" for name in MODULES]
-    command += [f"--deselect=tests/ec_protocol/{name}" for name in NO_ACTIONS]
+    places = {path.name: str(path.relative_to(ROOT)) for path in CORE_TESTS.rglob("test_*.py")}
+    command += [places[f"test_{name}.py"] for name in MODULES]
+    for test in NO_ACTIONS:
+        file, _, name = test.partition("::")
+        command += [f"--deselect={places[file]}::{name}"]
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -37,7 +37,8 @@ class Remote:
 
     def attach(self, engine: Any) -> None:
         self.node = engine.node
-        self.node.offer(b"agent")
+        if self.node.grants is not None:
+            self.node.offer(b"agent")
 
     def wake(self) -> None:
         pass

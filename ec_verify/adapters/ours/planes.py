@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ec_connector.engine.stats import PumpStats
-from ec_connector.events.publisher import EventPublisher
 from ec_connector.network.control import Arrived, ControlClient, ControlServer
 from ec_connector.network.data.base import (
     DataPlaneError,
@@ -24,6 +23,7 @@ from ec_connector.network.data.base import (
     ReadEvent,
 )
 from ec_connector.network.planes import Planes
+from ec_connector.network.publisher import EventPublisher
 from ec_connector.network.serving import Serving
 from ec_connector.network.turn import PumpIO
 from ec_protocol.node import Node

@@ -11,7 +11,7 @@ import zmq
 from ec_connector.config.settings import EventSettings
 from ec_connector.engine.stats import PumpStats
 from ec_connector.events.log import EventLog
-from ec_connector.events.publisher import EventPublisher
+from ec_connector.network.publisher import EventPublisher
 
 _SETTINGS = EventSettings(
     endpoint="inproc://events", replay_endpoint=None, topic="ec", buffer=64, queue=64

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ec_connector.bench import core
 from ec_connector.bench.baselines import BlockListCache, IdealCache, TierCache
-from ec_connector.bench.copies import churned
+from ec_connector.bench.churn import churned
 from ec_connector.bench.main import BENCHES
 from ec_connector.bench.rows import Row
 from ec_connector.bench.tier import _block_list, cost, quality

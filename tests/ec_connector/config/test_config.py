@@ -61,7 +61,11 @@ def test_defaults() -> None:
 )
 def test_roles(role: str, produces: bool, consumes: bool) -> None:
     settings = parse(role)
-    assert (f"ec_{settings.role}", settings.produces, settings.consumes) == (role, produces, consumes)
+    assert (f"ec_{settings.role}", settings.produces, settings.consumes) == (
+        role,
+        produces,
+        consumes,
+    )
 
 
 @pytest.mark.parametrize("role", [None, "", "producer", "EC_BOTH", 1])

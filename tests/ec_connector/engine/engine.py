@@ -66,7 +66,8 @@ class Engine:
             trace=played("engine", lambda: self.now),
             peering=Peering(**config, incarnation="p", base_addr=4096) if self.p2p else None,
         )
-        self.node.offer(b"agent")
+        if self.node.grants is not None:
+            self.node.offer(b"agent")
         self.scheduler = ECScheduler(
             self.node,
             items=lambda request: request.items,

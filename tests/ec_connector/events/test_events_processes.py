@@ -237,7 +237,7 @@ def test_a_queue_that_is_full_drops_counts_and_tells(places, start):
 
 @pytest.mark.clause("EC-13.4")
 def test_what_is_kept_is_bounded_in_bytes_too(places, monkeypatch):
-    monkeypatch.setattr("ec_connector.events.publisher.MAX_KEPT_BYTES", 2000)
+    monkeypatch.setattr("ec_connector.network.publisher.MAX_KEPT_BYTES", 2000)
     name = "n" * 400
     with Node("ec_producer", 64, extra={**LIVELY, **places}) as node:
         for number in range(20):

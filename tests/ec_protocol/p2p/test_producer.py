@@ -415,9 +415,3 @@ def test_shutdown_ends_every_grant(bench: Bench) -> None:
     assert (bench.grants.counters["expired"], bench.grants.open_grants) == (3, 0)
     bench.grants.on_notice(b"c.1:h", START + 1)
     assert bench.grants.counters["stale_notices"] == 1
-
-
-def test_what_the_pump_saw_is_counted(bench: Bench) -> None:
-    bench.grants.count("malformed_frames")
-    bench.grants.count("malformed_frames")
-    assert bench.grants.counters["malformed_frames"] == 2
