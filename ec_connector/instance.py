@@ -14,8 +14,8 @@ from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.region.shared import SharedRegion
+from ec_protocol import Node, Peering
 from ec_protocol.items import Item
-from ec_protocol.node import Node, Peering
 from ec_protocol.trace import NdjsonSink, Trace
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from ec_protocol.errors import (
     RemoteProtocolError,
 )
 from ec_protocol.items import Item, make_item
-from ec_protocol.node import Availability, Node, Peering, Role
+from ec_protocol.node import Availability, Node, Role
+from ec_protocol.parts import Peering
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import Copy
 from ec_protocol.trace import NdjsonSink, Trace

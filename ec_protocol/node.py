@@ -6,7 +6,7 @@ happened and when, and does what the node answers::
 
     node = Node(blocks=256, block_bytes=16384, peering=Peering(…))
 
-    # the engine's thread, in every step
+    # the engine, in every step
     node.want(item, announced, request_id, now)   # wait for the encoding?
     node.promise([item])                          # will a load in this step succeed?
     node.plan(item, request_id)                   # then it is loaded, else saved
@@ -15,15 +15,12 @@ happened and when, and does what the node answers::
     node.announce(items, address, now)            # what others may read
     node.leave(request_id, now)
 
-    # whoever does the network
+    # the network
     ack = node.request(identity, node.read_request(frames), now)
     node.answer(peer, node.read_answer(frames), now)
     for command in node.commands(): …             # OpenPeer, SendReq, PrepareRead, …
     node.may_post(attempt, now); node.read_done(attempt, now)
-
-    # both
-    node.tick(now); node.next_deadline()
-
+    node.tick(now); node.next_deadline()          # timers
 Three parts know each other through narrow calls only: the *engine's side* (``tier``,
 ``copies``, ``holds``, the step, budgets), the *serving side* (``grants``: what others
 may read) and the *reading side* (``reads``: what is read from others). Without
@@ -41,18 +38,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ec_protocol.announcements import Allowed, announcement, can_be_asked_for, read_source
 from ec_protocol.errors import ConfigError, LocalProtocolError
 from ec_protocol.items import Item
+from ec_protocol.parts import Parts, Peering
 from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.copies import Copy, CopyTable
+from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.deferral import Deferrals
-from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
-from ec_protocol.tier.holds import HoldTable
 from ec_protocol.tier.step import Step
 from ec_protocol.trace import Trace
 
@@ -68,31 +63,6 @@ Role = Literal["producer", "consumer", "both"]
 Availability = Literal["ready", "pending", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peering:
-    """What a node needs to exchange encodings with others.
-
-    Attributes:
-        vllm_version: Version of the host; with model and dtype it decides whether two
-            processes mean the same by their bytes (EC-8.4).
-        model: Name of the model.
-        dtype: As torch prints it, such as ``torch.bfloat16``.
-        incarnation: Another one after every start (EC-9.2); 1 to 64 characters, no
-            colon.
-        base_addr: Address of block 0, as registered with the data plane.
-        peer_quota: Share of the region that one peer may pin (EC-5.10).
-        grant_quota: Share of the region that all peers together may pin.
-    """
-
-    vllm_version: str
-    model: str
-    dtype: str
-    incarnation: str
-    base_addr: int = 0
-    peer_quota: float = 0.5
-    grant_quota: float = 0.9
-
-
 class Node:
     """The protocol state of one engine instance and data-parallel rank.
 
@@ -106,6 +76,7 @@ class Node:
         allowed: Says whether a request may send us to a host; None allows every one.
         hold_share: Share of the region that holds may keep (EC-3.6).
         trace: Where actions are recorded; None records nothing.
+        parts: Makes what the node is made of; tests put others in.
 
     Attributes:
         tier: Entries and blocks. ``tier.listener`` is told what becomes of encodings.
@@ -134,6 +105,7 @@ class Node:
         allowed: Allowed | None = None,
         hold_share: float = 0.5,
         trace: Trace | None = None,
+        parts: Parts | None = None,
     ) -> None:
         if role not in ("producer", "consumer", "both"):
             raise ConfigError(f"role={role!r}: expected producer, consumer or both")
@@ -144,18 +116,20 @@ class Node:
         self.online = True
         self.counters: Counter[str] = Counter()
         self._allowed = allowed
-        self.tier = self._make_tier(blocks, block_bytes, trace)
-        self.holds = self._make_holds(hold_share)
-        self.copies = self._make_copies(ranks)
+        parts = Parts() if parts is None else parts
+        self.tier = parts.tier(blocks, block_bytes, trace)
+        self.holds = parts.holds(self.tier, hold_share)
+        self.copies = parts.copies(self.tier, ranks)
         self._step = Step(self.tier, self.copies)
-        self._deferrals = Deferrals()
         self.reads: ConsumerReads | None = None
         self.grants: ProducerGrants | None = None
         if peering is not None:
             if self.loads:
-                self.reads = self._make_reads(peering)
+                self.reads = parts.reads(self.tier, self.holds, self.timing, peering)
             if self.saves:
-                self.grants = self._make_grants(peering)
+                self.grants = parts.grants(self.tier, self.timing, peering)
+        # Whatever a request waits for, it has one budget (EC-5.9).
+        self._deferrals = Deferrals() if self.reads is None else self.reads.deferrals
 
     # ----------------------------------------------------------- engine: requests
     def want(self, item: Item, announced: object, waiter: str, now: float) -> Availability:
@@ -199,17 +173,12 @@ class Node:
             return "failed"
         if entry.servable:
             return "ready"
-        if item.has_media:
-            # A save of our own is about to make it so, or nothing ever will.
+        # A save of our own is about to make it so, or nothing ever will.
+        if item.has_media or self.copies.save_of(item.mm_hash) is None:
             return "failed"
-        waits = self.copies.save_of(item.mm_hash) is not None
-        return "pending" if waits and self._within_budget(waiter, item.mm_hash, now) else "failed"
-
-    def _within_budget(self, waiter: str, mm_hash: str, now: float) -> bool:
-        """Whether the request may wait on for a save of this instance (EC-5.9)."""
-        if self.reads is not None:
-            return self.reads.within_budget(waiter, mm_hash, now)
-        return self._deferrals.within(waiter, mm_hash, now, self.timing.fetch_budget_s)
+        budget_s = self.timing.fetch_budget_s
+        waits = self._deferrals.within(waiter, item.mm_hash, now, budget_s)
+        return "pending" if waits else "failed"
 
     def contradicts(self, item: Item) -> bool:
         """Whether the tier holds something else under the item's name.
@@ -266,7 +235,7 @@ class Node:
             self.counters["not_named_by_content"] += 1
             return None
         copy = self._step.save(item)
-        if copy is None and self.tier.get(item.mm_hash) is None:
+        if self.tier.get(item.mm_hash) is None:
             self.counters["saves_without_room"] += 1
         return copy
 
@@ -316,11 +285,14 @@ class Node:
 
     def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
         entry = self.tier.get(item.mm_hash)
-        being_saved = self.copies.save_of(item.mm_hash) is not None
-        servable = entry is not None and (entry.servable or being_saved)
-        # A name may be a client's own; no request on the wire can hold a longer one.
-        servable = servable and can_be_asked_for(item.mm_hash)
-        if entry is None or not servable or self.contradicts(item) or address is None:
+        if (
+            address is None
+            or entry is None
+            or not (entry.servable or self.copies.save_of(item.mm_hash) is not None)
+            or self.contradicts(item)
+            # A name may be a client's own; no request on the wire can hold a longer one.
+            or not can_be_asked_for(item.mm_hash)
+        ):
             self.counters["announced_without_address"] += 1
             return {"metadata": {}}
         self.holds.hold(("announced", item.mm_hash), entry, now + self.timing.announce_hold_s)
@@ -354,13 +326,7 @@ class Node:
         return request
 
     def request(self, identity: bytes, request: XferReq, now: float) -> XferAck:
-        """The answer to a request (EC-5.4).
-
-        Args:
-            identity: Of the peer, for its quota (EC-5.10).
-            request: What ``read_request`` returned.
-            now: Seconds.
-        """
+        """The answer to a request of a peer, whose quota goes by ``identity`` (EC-5.4)."""
         return self._serving.on_request(identity, request, now)
 
     def notice(self, raw: bytes, now: float) -> None:
@@ -464,10 +430,7 @@ class Node:
         return self.reads is not None and self.reads.has_commands
 
     def stop_reading(self, now: float) -> None:
-        """Nothing is fetched any more: what waits fails, READs are quarantined.
-
-        Also the answer to a network that can no longer run.
-        """
+        """What waits fails, READs are quarantined; also if the network cannot run on."""
         self.online = False
         if self.reads is not None:
             self.reads.shutdown(now)
@@ -481,51 +444,3 @@ class Node:
         """The orderly end of both sides."""
         self.stop_reading(now)
         self.stop_serving(now)
-
-    # ------------------------------------------------- its parts, for those who test
-    def _make_tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
-        return EncodingTier(blocks, block_bytes, trace)
-
-    def _make_holds(self, share: float) -> HoldTable:
-        return HoldTable(self.tier, share)
-
-    def _make_copies(self, ranks: int) -> CopyTable:
-        return CopyTable(self.tier, ranks)
-
-    def _reads_type(self) -> type[ConsumerReads]:
-        # Only here: without the gate nothing of it is imported (EC-12.2).
-        from ec_protocol.p2p.consumer import ConsumerReads
-
-        return ConsumerReads
-
-    def _grants_type(self) -> type[ProducerGrants]:
-        from ec_protocol.p2p.grants import ProducerGrants
-
-        return ProducerGrants
-
-    def _make_reads(self, peering: Peering) -> ConsumerReads:
-        return self._reads_type()(
-            self.tier,
-            holds=self.holds,
-            timing=self.timing,
-            compat_hash=self._compatibility(peering),
-            session=peering.incarnation,
-        )
-
-    def _make_grants(self, peering: Peering) -> ProducerGrants:
-        return self._grants_type()(
-            self.tier,
-            timing=self.timing,
-            compat_hash=self._compatibility(peering),
-            incarnation=peering.incarnation,
-            base_addr=peering.base_addr,
-            peer_quota=peering.peer_quota,
-            grant_quota=peering.grant_quota,
-        )
-
-    def _compatibility(self, peering: Peering) -> str:
-        from ec_protocol.p2p import wire
-
-        return wire.compatibility_hash(
-            peering.vllm_version, peering.model, peering.dtype, self.tier.block_size_bytes
-        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from ec_connector.bench.rows import Row, in_turns
-from ec_protocol.node import Node, Peering
+from ec_protocol import Node, Peering
 from ec_protocol.p2p import wire
 from ec_protocol.tables.dispatch import ENTRY
 from ec_protocol.tables.lifecycle import load_lifecycles

@@ -26,12 +26,12 @@ from typing import Any, Literal
 
 import zmq
 
+import ec_protocol as core
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
 from ec_connector.instance import SchedulerInstance
 from ec_connector.network.data import NixlServer
 from ec_connector.region.shared import SharedRegion
-from ec_protocol import node as core
 from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
 from ec_protocol.tier.entry import Entry

@@ -65,6 +65,7 @@ TEST_FILES: Final = (
     "test_trace.py",
     "test_schedules.py",
     "test_node.py",
+    "test_node_network.py",
     "test_items.py",
     "test_announcements.py",
 )

@@ -40,7 +40,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "attempt": ("test_consumer_reads.py", "test_consumer_acks.py", "test_trace.py"),
     "deferral": ("test_consumer.py",),
     "timing": ("test_timing.py",),
-    "node": ("test_node.py",),
+    "node": ("test_node.py", "test_node_network.py"),
     "step": ("test_node.py",),
     "announcements": ("test_announcements.py", "test_node.py"),
     "items": ("test_items.py",),

@@ -15,97 +15,29 @@ from ec_protocol import (
     LocalProtocolError,
     Node,
     Peering,
-    RemoteProtocolError,
     Timing,
     make_item,
 )
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import (
-    AbandonRead,
-    ClosePeer,
     ForgetRead,
-    OpenPeer,
     PrepareRead,
-    ReleaseGrant,
-    SendReq,
 )
 from tests import ROOT
-
-ROWS, WIDTH, ELEMENT = 2, 8, 2
-BLOCK = WIDTH * ELEMENT
-ADDRESS = ("producer.example", 5601)
-AGENT = b"agent"
-START = 100.0
-
-
-def item(name: str = "a", rows: int = ROWS, **kw: Any) -> Any:
-    return make_item(name, rows, WIDTH, ELEMENT, **kw)
-
-
-def node(role: Any = "both", blocks: int = 8, peers: bool = True, **kw: Any) -> Node:
-    peering = Peering(
-        vllm_version="test",
-        model="m",
-        dtype="torch.bfloat16",
-        incarnation=f"{role}1",
-        base_addr=4096,
-    )
-    made = Node(
-        blocks=blocks, block_bytes=BLOCK, role=role, peering=peering if peers else None, **kw
-    )
-    if made.grants is not None:
-        made.offer(AGENT)
-    return made
-
-
-def save(n: Node, *items: Any, now: float = START, landed: bool = True) -> None:
-    for wanted in items:
-        assert n.plan(wanted, "saver") is not None
-    for copy in n.build_step(now):
-        n.report(copy.copy_id, 0, landed)
-
-
-class Pair:
-    """A producer that has announced, a consumer, and the wire between them."""
-
-    def __init__(self, *names: str) -> None:
-        self.now = START
-        self.producer, self.consumer = node("producer"), node("consumer")
-        items = [item(name) for name in names or ("a",)]
-        save(self.producer, *items)
-        self.announced = self.producer.announce(items, ADDRESS, self.now)
-
-    def want(self, name: str = "a", waiter: str = "r", **kw: Any) -> str:
-        return self.consumer.want(item(name, **kw), self.announced, waiter, self.now)
-
-    def ask(self) -> wire.XferAck:
-        """The consumer's commands so far are to connect and to ask; the answer."""
-        open_, send = self.consumer.commands()
-        assert isinstance(open_, OpenPeer)
-        assert isinstance(send, SendReq)
-        assert open_.peer == send.peer == ADDRESS
-        frames = [b"", wire.encode(send.req)]
-        return self.producer.request(b"c", self.producer.read_request(frames), self.now)
-
-    def deliver(self, ack: wire.XferAck) -> int | None:
-        frames = [b"", wire.encode(ack)]
-        return self.consumer.answer(ADDRESS, self.consumer.read_answer(frames), self.now)
-
-    def prepared(self) -> PrepareRead:
-        self.want()
-        self.deliver(self.ask())
-        (command,) = self.consumer.commands()
-        assert isinstance(command, PrepareRead)
-        return command
-
-    def posted(self) -> PrepareRead:
-        command = self.prepared()
-        assert self.consumer.may_post(command.attempt_id, self.now)
-        return command
-
-
-def states(n: Node) -> dict[str, str]:
-    return {entry.mm_hash: entry.state for entry in n.tier.entries()}
+from tests.ec_protocol.linked import (
+    ADDRESS,
+    AGENT,
+    BLOCK,
+    ELEMENT,
+    ROWS,
+    START,
+    WIDTH,
+    Pair,
+    item,
+    node,
+    save,
+    states,
+)
 
 
 # ---------------------------------------------------------------- from end to end
@@ -174,6 +106,7 @@ def test_what_a_role_does_not_do_is_a_mistake_of_who_asks_for_it() -> None:
     said = {"peer_host": "p", "peer_port": 1, "size_bytes": ROWS * BLOCK}
     assert producer.want(item(), {"a": said}, "r", START) == "failed"
     assert consumer.announce([item()], ADDRESS, START) == {}
+    save(producer, item())
     assert not producer.promise("a")
     assert consumer.plan(item("b"), "r") is None, "a consumer saves nothing"
 
@@ -281,6 +214,13 @@ def test_bytes_and_shape_must_both_be_what_the_request_expects(wanted: Any, fits
     assert n.contradicts(wanted) is (wanted.nbytes != ROWS * BLOCK), "a shape that nobody told"
 
 
+def test_an_entry_that_nobody_writes_is_not_announced() -> None:
+    """A fetch of one's own that is under way, for example: it may never land."""
+    n = node("both")
+    n.tier.alloc("a", ROWS * BLOCK)
+    assert n.announce([item()], ADDRESS, START)["a"] == {"item_indices": [0], "metadata": {}}
+
+
 def test_positions_of_one_encoding_come_together_and_counted_names_not_at_all() -> None:
     n = node("producer")
     save(n, item(metadata={"k": 1}))
@@ -319,6 +259,8 @@ def test_a_reference_waits_for_a_save_within_its_budget(peers: bool) -> None:
     assert n.want(reference, None, "r", START) == "pending"
     end = START + n.timing.fetch_budget_s
     assert n.want(reference, None, "r", end) == "failed"
+    waits = n._deferrals if n.reads is None else n.reads.deferrals
+    assert len(waits) == 1, "one budget for whatever it waits for"
     n.leave("r", end)
     assert n.want(reference, None, "r", end) == "pending", "another request of that name"
     n.report(copy.copy_id, 0, landed=True)
@@ -387,164 +329,6 @@ def test_a_report_of_nothing_changes_nothing() -> None:
         n.report(7, 0, landed=True)
 
 
-# --------------------------------------------------------------------- the network
-@pytest.mark.clause("EC-8.1")
-def test_frames_that_are_none_raise_and_are_counted_by_side() -> None:
-    pair = Pair()
-    with pytest.raises(RemoteProtocolError):
-        pair.producer.read_request([b"", b"\xc1"])
-    with pytest.raises(RemoteProtocolError):
-        pair.consumer.read_answer([b""])
-    pair.producer.malformed("request")
-    for _ in range(2):
-        pair.consumer.malformed("answer")
-    assert pair.producer.grants is not None
-    assert pair.consumer.reads is not None
-    assert pair.producer.grants.counters["malformed_frames"] == 1
-    assert pair.consumer.reads.counters["malformed_frames"] == 2
-
-
-def test_a_request_of_the_old_form_makes_the_region_described_before_it_is_judged() -> None:
-    pair = Pair()
-    assert pair.producer.grants is not None
-    request = wire.XferReq(mm_hash="a", compatibility_hash="x", session_id="s")
-    pair.producer.read_request([b"", wire.encode(request)])
-    assert pair.producer.grants._old_descriptor
-    other = Pair()
-    other.want()
-    other.ask()
-    assert other.producer.grants is not None
-    assert not other.producer.grants._old_descriptor
-
-
-def test_an_answer_of_the_old_form_keeps_only_the_rows_that_it_names() -> None:
-    n = node("consumer")
-    ack = wire.XferAck(
-        mm_hash="a",
-        status=0,
-        session_id="s",
-        src_block_indices=[6],
-        mem_descriptor=wire.mem_descriptor(4096, 8, BLOCK),
-    )
-    assert n.read_answer([b"", wire.encode(ack)]).src_block_indices == [0]
-
-
-def test_nothing_is_granted_before_the_data_plane_offers_the_region() -> None:
-    pair = Pair()
-    pair.producer.offer(b"")
-    pair.want()
-    assert pair.ask().status == wire.XferStatus.NACK_NOT_READY
-
-
-def test_an_answer_that_names_nothing_acts_on_nothing() -> None:
-    pair = Pair()
-    pair.want()
-    ack = pair.ask()
-    assert pair.deliver(wire.XferAck(mm_hash="a", status=0, session_id="other.1")) is None
-    assert pair.deliver(ack) == 1
-    assert pair.deliver(ack) is None, "a duplicate"
-
-
-def test_a_read_that_cannot_be_prepared_gives_its_grant_back() -> None:
-    pair = Pair()
-    command = pair.prepared()
-    pair.consumer.post_failed(command.attempt_id, pair.now)
-    (release,) = pair.consumer.commands()
-    assert isinstance(release, ReleaseGrant)
-    assert release.notice == command.notice
-    assert pair.want() == "failed"
-    assert not pair.consumer.may_post(command.attempt_id, pair.now)
-
-
-@pytest.mark.clause("EC-6.2")
-def test_a_read_that_failed_is_quarantined_until_it_is_proven_over() -> None:
-    pair = Pair()
-    command = pair.posted()
-    pair.consumer.read_failed(command.attempt_id, "broken", pair.now)
-    assert pair.consumer.commands() == [AbandonRead(command.attempt_id)]
-    assert pair.consumer.tier.quarantined_blocks == ROWS
-    assert pair.want() == "failed"
-    pair.consumer.proven([99, command.attempt_id], pair.now)
-    assert pair.consumer.tier.free_blocks == 8
-    assert pair.consumer.reads is not None
-    assert pair.consumer.reads.counters["quarantine_ended_endpoint_closed"] == 1
-
-
-def test_a_lost_peer_fails_what_waits_and_a_heard_one_does_not() -> None:
-    pair = Pair()
-    pair.want()
-    assert pair.consumer.has_commands
-    assert pair.consumer.reads is not None
-    peer = pair.consumer.reads.peers.current(ADDRESS)
-    assert peer is not None
-    assert peer.state == "connecting"
-    pair.consumer.heard(ADDRESS, pair.now)
-    assert peer.state == "live"
-    assert pair.want() == "pending"
-    pair.consumer.commands()
-    pair.consumer.lost(ADDRESS, pair.now)
-    assert pair.consumer.commands() == [ClosePeer(ADDRESS)]
-    assert pair.want() == "failed"
-
-
-def test_nothing_is_fetched_while_nobody_carries_commands_out() -> None:
-    pair = Pair()
-    pair.consumer.online = False
-    assert pair.want() == "failed"
-    assert not pair.consumer.has_commands
-    assert pair.consumer.counters["fetches_without_pump"] == 1
-
-
-def test_a_host_that_is_not_allowed_is_not_asked() -> None:
-    pair = Pair()
-    pair.consumer = node("consumer", allowed=lambda host: host != ADDRESS[0])
-    assert pair.want() == "failed"
-    assert pair.consumer.counters["params_foreign_peer_host"] == 1
-
-
-def test_who_leaves_waits_no_more() -> None:
-    pair = Pair()
-    pair.want()
-    assert pair.consumer.reads is not None
-    pair.consumer.leave("r", pair.now)
-    assert pair.consumer.reads.idle
-    assert pair.consumer.tier.free_blocks == 8
-
-
-# --------------------------------------------------------------------------- time
-@pytest.mark.clause("EC-7.3")
-def test_the_next_deadline_is_the_earliest_of_all_parts_and_tick_lets_them_run_out() -> None:
-    pair = Pair()
-    timing = pair.producer.timing
-    assert node().next_deadline() is None
-    assert pair.producer.next_deadline() == START + timing.announce_hold_s
-    pair.want()
-    assert pair.consumer.next_deadline() == START + timing.ack_timeout_s
-    pair.ask()
-    assert pair.producer.next_deadline() == min(
-        START + timing.announce_hold_s, START + timing.lease_s
-    )
-    pair.producer.tick(START + max(timing.announce_hold_s, timing.lease_s))
-    assert states(pair.producer) == {"a": "ready"}
-    pair.now = START + timing.ack_timeout_s
-    pair.consumer.tick(pair.now)
-    assert pair.want() == "failed"
-
-
-def test_the_end_fails_what_waits_and_ends_what_was_granted() -> None:
-    pair = Pair("a", "b")
-    command = pair.posted()
-    pair.want("b")
-    pair.consumer.shutdown(pair.now)
-    assert not pair.consumer.online
-    assert pair.want("b") == "failed"
-    assert pair.consumer.tier.quarantined_blocks == ROWS, "its READ may go on"
-    assert AbandonRead(command.attempt_id) in pair.consumer.commands()
-    assert pair.producer.transferring
-    pair.producer.shutdown(pair.now)
-    assert not pair.producer.transferring
-
-
 # ------------------------------------------------------------------------- making it
 def test_both_sides_mean_the_same_by_the_same_facts_only() -> None:
     facts = ("version", "model", "torch.bfloat16")
@@ -567,6 +351,12 @@ def test_an_answer_is_a_sign_of_life() -> None:
     peer = pair.consumer.reads.peers.current(ADDRESS)
     assert peer is not None
     assert peer.state == "live"
+
+
+def test_timers_are_those_that_were_given() -> None:
+    timing = Timing(fetch_budget_s=77.0)
+    assert Node(blocks=1, block_bytes=1, timing=timing).timing is timing
+    assert Node(blocks=1, block_bytes=1).timing == Timing()
 
 
 @pytest.mark.parametrize("role", ["ec_both", "", None])

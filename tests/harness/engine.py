@@ -29,7 +29,7 @@ from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.engine.worker import ECWorker
 from ec_connector.region.shared import SharedRegion
-from ec_protocol.node import Node, Peering
+from ec_protocol import Node, Peering
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace

@@ -19,9 +19,9 @@ from ec_connector.engine.stats import PumpStats
 from ec_connector.events.log import EventLog
 from ec_connector.network.control import Arrived
 from ec_connector.network.data.base import ReadEvent
+from ec_protocol import Node, Peering
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.items import Item, make_item
-from ec_protocol.node import Node, Peering
 from ec_protocol.p2p import wire
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.extents import Extents

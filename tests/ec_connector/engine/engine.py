@@ -8,8 +8,8 @@ from typing import Any
 
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
+from ec_protocol import Node, Peering
 from ec_protocol.items import Item, make_item
-from ec_protocol.node import Node, Peering
 from ec_protocol.tier.encodings import EncodingTier
 from tests.recording import played
 

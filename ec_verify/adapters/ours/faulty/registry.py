@@ -14,6 +14,7 @@ from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol.node import Node
 from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.parts import Parts
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
@@ -77,28 +78,34 @@ def with_timers(timing: Timing, **timers: float) -> Timing:
     return changed
 
 
-class FaultyNode(Node):
-    """A node with one of its parts replaced."""
+class FaultyParts(Parts):
+    """The parts of a node, one of them replaced."""
 
-    _parts: Mapping[str, type]
+    def __init__(self, kinds: Mapping[str, type]) -> None:
+        self._kinds = kinds
 
-    def _make_tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
-        made: EncodingTier = self._parts.get("tier", EncodingTier)(blocks, block_bytes, trace)
+    def tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
+        """See ``Parts.tier``."""
+        made: EncodingTier = self._kinds.get("tier", EncodingTier)(blocks, block_bytes, trace)
         return made
 
-    def _make_holds(self, share: float) -> HoldTable:
-        made: HoldTable = self._parts.get("holds", HoldTable)(self.tier, share)
+    def holds(self, tier: EncodingTier, share: float) -> HoldTable:
+        """See ``Parts.holds``."""
+        made: HoldTable = self._kinds.get("holds", HoldTable)(tier, share)
         return made
 
-    def _make_copies(self, ranks: int) -> CopyTable:
-        made: CopyTable = self._parts.get("copies", CopyTable)(self.tier, ranks)
+    def copies(self, tier: EncodingTier, ranks: int) -> CopyTable:
+        """See ``Parts.copies``."""
+        made: CopyTable = self._kinds.get("copies", CopyTable)(tier, ranks)
         return made
 
-    def _reads_type(self) -> type[ConsumerReads]:
-        return self._parts.get("consumer", ConsumerReads)
+    def reads_type(self) -> type[ConsumerReads]:
+        """See ``Parts.reads_type``."""
+        return self._kinds.get("consumer", ConsumerReads)
 
-    def _grants_type(self) -> type[ProducerGrants]:
-        return self._parts.get("producer", ProducerGrants)
+    def grants_type(self) -> type[ProducerGrants]:
+        """See ``Parts.grants_type``."""
+        return self._kinds.get("producer", ProducerGrants)
 
 
 class Faulty(Ours):
@@ -110,10 +117,8 @@ class Faulty(Ours):
 
     def make_node(self, **settings: Any) -> Node:
         """See ``Ours.make_node``."""
-        kind: type[Node] = self._parts.get("node", FaultyNode)
-        if kind is FaultyNode:
-            kind = type("FaultyNode", (FaultyNode,), {"_parts": self._parts})
-        return kind(**settings)
+        kind: type[Node] = self._parts.get("node", Node)
+        return kind(**settings, parts=FaultyParts(self._parts))
 
     def make_scheduler(self, node: Node, **args: Any) -> ECScheduler:
         """See ``Ours.make_scheduler``."""
