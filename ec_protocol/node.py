@@ -390,9 +390,9 @@ class Node:
         """The READ was seen finished before ``now`` (EC-5.3)."""
         self._reading.read_done(attempt, now)
 
-    def read_failed(self, attempt: int, reason: str, now: float) -> None:
+    def read_failed(self, attempt: int, now: float) -> None:
         """The READ ended with an error, which proves nothing (EC-6.1)."""
-        self._reading.read_error(attempt, reason, now)
+        self._reading.read_error(attempt, now)
 
     def proven(self, attempts: Iterable[int], now: float) -> None:
         """The endpoint through which these READs were posted is torn down (EC-6.2)."""

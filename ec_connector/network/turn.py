@@ -241,7 +241,7 @@ class PumpIO:
                 if outcome == "done":
                     node.read_done(attempt_id, now)
                 else:
-                    node.read_failed(attempt_id, reason, now)
+                    node.read_failed(attempt_id, now)
             if outcome != "done":
                 logger.warning("READ %d failed: %s", attempt_id, reason)
         proven = reader.reap() if reader.tainted else []
@@ -319,7 +319,7 @@ class PumpIO:
         except DataPlaneError as exc:
             logger.warning("READ %d cannot be posted: %s", attempt_id, exc)
             with self._lock:
-                self.node.read_failed(attempt_id, str(exc), self._clock())
+                self.node.read_failed(attempt_id, self._clock())
 
     # ------------------------------------------------------------------- waiting
     def sleep(self, worked: bool) -> None:

@@ -237,7 +237,7 @@ class ConsumerReads(AttemptTable):
                 )
         self._settle(attempt, now)
 
-    def read_error(self, attempt_id: int, reason: str, now: float) -> None:
+    def read_error(self, attempt_id: int, now: float) -> None:
         """The data plane reports an error for a posted READ: quarantine (EC-6.1)."""
         attempt = self._attempts.get(attempt_id)
         if attempt is not None and attempt.state == "reading":

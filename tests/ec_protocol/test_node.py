@@ -23,6 +23,9 @@ from ec_protocol.p2p.commands import (
     ForgetRead,
     PrepareRead,
 )
+from ec_protocol.parts import Parts
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.holds import HoldTable
 from tests import ROOT
 from tests.ec_protocol.linked import (
     ADDRESS,
@@ -351,6 +354,15 @@ def test_an_answer_is_a_sign_of_life() -> None:
     peer = pair.consumer.reads.peers.current(ADDRESS)
     assert peer is not None
     assert peer.state == "live"
+
+
+def test_parts_may_be_others() -> None:
+    class Small(Parts):
+        def holds(self, tier: EncodingTier, share: float) -> HoldTable:
+            return HoldTable(tier, share / 2)
+
+    assert Node(blocks=8, block_bytes=1, parts=Small()).holds.max_blocks == 2
+    assert Node(blocks=8, block_bytes=1).holds.max_blocks == 4
 
 
 def test_timers_are_those_that_were_given() -> None:

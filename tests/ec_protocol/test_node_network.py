@@ -98,7 +98,7 @@ def test_a_read_that_cannot_be_prepared_gives_its_grant_back() -> None:
 def test_a_read_that_failed_is_quarantined_until_it_is_proven_over() -> None:
     pair = Pair()
     command = pair.posted()
-    pair.consumer.read_failed(command.attempt_id, "broken", pair.now)
+    pair.consumer.read_failed(command.attempt_id, pair.now)
     assert pair.consumer.commands() == [AbandonRead(command.attempt_id)]
     assert pair.consumer.tier.quarantined_blocks == ROWS
     assert pair.want() == "failed"

@@ -238,7 +238,7 @@ class ConnectorMachine(RuleBasedStateMachine):
         """A READ moves, is polled, reports an error (and may go on), or loses its endpoint."""
         dma = choose(self.world.dmas, pick)
         if how == "error":
-            dma.node.consumer.read_error(dma.attempt_id, "simulated", self.world.now(dma.node))
+            dma.node.consumer.read_error(dma.attempt_id, self.world.now(dma.node))
         elif how == "close":
             if not is_reading(dma):
                 self.world.close_endpoint(dma)

@@ -109,7 +109,7 @@ class Remote:
             return
         mm_hash = command.notice.decode().partition(":")[2]
         if self.outcomes.get(mm_hash) == "breaks":
-            node.read_failed(command.attempt_id, "test", engine.now)
+            node.read_failed(command.attempt_id, engine.now)
             return
         nbytes = sum(size for _, size in command.local)
         source = expected(mm_hash, nbytes // BLOCK).reshape(-1).view(torch.uint8)

@@ -261,7 +261,7 @@ def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> No
     """With a READ in quarantine for longer than a connection may be idle: no spinning."""
     world = World(timing=Timing(quarantine_s=100.0))
     attempt = reading(world)
-    world.reads.read_error(attempt, "x", world.now)
+    world.reads.read_error(attempt, world.now)
     world.reads.leave("request-1", world.now)
     woken = []
     while (due := world.reads.next_deadline()) is not None:
@@ -278,7 +278,7 @@ def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> No
 def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
     world = World(timing=Timing(quarantine_s=100.0))
     attempt = reading(world)
-    world.reads.read_error(attempt, "x", world.now)
+    world.reads.read_error(attempt, world.now)
     world.tick(IDLE_TTLS * world.timing.heartbeat_ttl_s + 1.0)
     assert ClosePeer(PRODUCER) not in world.commands
     world.reads.dma_ended(attempt, "aborted", world.now)

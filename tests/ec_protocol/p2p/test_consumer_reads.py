@@ -140,7 +140,7 @@ def test_done_is_seen_once() -> None:
 def lose(world: World, attempt: int, how: str) -> None:
     match how:
         case "error":
-            world.reads.read_error(attempt, "remote disconnect", world.now)
+            world.reads.read_error(attempt, world.now)
         case "timeout":
             world.advance(world.timing.read_timeout_s)
             world.reads.tick(world.now)
@@ -198,7 +198,7 @@ def test_an_error_of_a_quarantined_read_is_no_proof() -> None:
     world = World()
     attempt = reading(world)
     lose(world, attempt, "timeout")
-    world.reads.read_error(attempt, "again", world.now)
+    world.reads.read_error(attempt, world.now)
     assert (world.reads.quarantined, world.tier.quarantined_blocks) == (1, 2)
     assert world.reads.counters["read_errors"] == 0
 
@@ -291,7 +291,7 @@ def test_what_is_due_next() -> None:
     world = World()
     assert world.reads.next_deadline() is None
     quarantined = reading(world, "q")
-    world.reads.read_error(quarantined, "x", world.now)
+    world.reads.read_error(quarantined, world.now)
     world.advance(1.0)
     reading(world, "r")
     world.advance(1.0)
@@ -312,7 +312,7 @@ def test_a_posted_read_counts_for_polling_until_it_ends_or_is_lost() -> None:
     assert world.reads.active_reads == 2
     world.finish(first)
     assert world.reads.active_reads == 1
-    world.reads.read_error(second, "x", world.now)
+    world.reads.read_error(second, world.now)
     assert world.reads.active_reads == 0
     world.reads.dma_ended(second, "completed", world.now)
     assert world.reads.active_reads == 0

@@ -99,7 +99,7 @@ def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(
     attempt = reading(world)
     world.now = START + world.timing.fetch_budget_s
     assert world.fetch("h", N, "late") == "failed"
-    world.reads.read_error(attempt, "x", world.now)
+    world.reads.read_error(attempt, world.now)
     assert world.fetch("h", N, "late") == "failed"
     assert world.fetch("h", N, "next") == "pending"
     assert world.reads.counters["fallbacks"] == 2, "who waited and who came late"
@@ -315,7 +315,7 @@ def test_what_is_counted_of_a_day(world: World) -> None:
     """Operators see these numbers: each thing that happens once is counted once."""
     world.finish(granted_and_posted := reading(world, "good", "r-good"))
     assert granted_and_posted == 1
-    world.reads.read_error(reading(world, "broken", "r-broken"), "x", world.now)
+    world.reads.read_error(reading(world, "broken", "r-broken"), world.now)
     world.reads.post_failed(granted(world, "unprepared", "r-unprepared"), world.now)
     world.fetch("missing", N, "r-missing")
     world.exchange()

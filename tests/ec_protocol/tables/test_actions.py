@@ -113,7 +113,7 @@ def not_even_prepared(world: World) -> None:
 
 def lost_reads(world: World) -> None:
     failed, slow = reading(world, "a", "a"), reading(world, "b", "b")
-    world.reads.read_error(failed, "x", world.now)
+    world.reads.read_error(failed, world.now)
     world.tick(world.timing.read_timeout_s)
     assert world.reads.quarantined == 2
     world.reads.dma_ended(failed, "aborted", world.now)

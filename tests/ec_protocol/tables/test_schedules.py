@@ -69,7 +69,7 @@ def test_f2_the_notice_of_an_attempt_that_is_over_releases_nothing() -> None:
     world = World()
     first = reading(world)
     command = world.posted[first]
-    world.reads.read_error(first, "lost", world.now)
+    world.reads.read_error(first, world.now)
     world.tick(30.0)
     assert world.producer.grants.open_grants == 0
     second = reading(world, waiter="request-2")
@@ -88,7 +88,7 @@ def test_f2_the_notice_of_the_older_of_two_grants() -> None:
     """Attempt 1 is lost but its READ ends; attempt 2's grant is another one."""
     world = World()
     first = reading(world)
-    world.reads.read_error(first, "lost", world.now)
+    world.reads.read_error(first, world.now)
     world.pump()
     second = reading(world, waiter="request-2")
     assert world.producer.grants.open_grants == 2

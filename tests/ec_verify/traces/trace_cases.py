@@ -43,7 +43,7 @@ def every_end_of_an_attempt(world: Recorded) -> None:
     world.tick(100.0)
     world.reads.leave("request-1", world.now)
     attempt = world.reading("b")
-    world.reads.read_error(attempt, "test", world.now)
+    world.reads.read_error(attempt, world.now)
     world.tick(100.0)
     world.reads.dma_ended(attempt, "aborted", world.now)
 
@@ -302,7 +302,7 @@ def blocks_that_are_given_twice(world: Recorded) -> None:
 def blocks_of_a_quarantine_that_are_reused(world: Recorded) -> None:
     """F5."""
     attempt = world.fetched(blocks=16)
-    world.reads.read_error(attempt, "test", world.now)
+    world.reads.read_error(attempt, world.now)
     (entry,) = world.tier._quarantined.values()
     world.tier._space.free(entry.extents)
     world.tier.alloc("b", BLOCK)
@@ -311,7 +311,7 @@ def blocks_of_a_quarantine_that_are_reused(world: Recorded) -> None:
 @case("tier retired")
 def retired_blocks_that_are_not_counted(world: Recorded) -> None:
     attempt = world.fetched()
-    world.reads.read_error(attempt, "test", world.now)
+    world.reads.read_error(attempt, world.now)
     world.tier.retired_blocks = -1
     world.tick(100.0)
 
@@ -319,7 +319,7 @@ def retired_blocks_that_are_not_counted(world: Recorded) -> None:
 @case("quarantine_s since the READ was lost")
 def a_quarantine_that_ends_too_early(world: Recorded) -> None:
     attempt = world.fetched()
-    world.reads.read_error(attempt, "test", world.now)
+    world.reads.read_error(attempt, world.now)
     world.advance(5.0)
     world.reads._retire(world.reads._attempts[attempt], world.now)
 
