@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -403,9 +402,8 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
     """Their outcome crossed with an abort or a shutdown: nothing happens."""
     attempt = granted(world)
     world.reads.leave("request-1", world.now)
-    arguments: dict[str, Any] = {"read_error": ("late", world.now)}
     for attempt_id in (attempt, 99, 0, -1):
-        answer = getattr(world.reads, call)(attempt_id, *arguments.get(call, (world.now,)))
+        answer = getattr(world.reads, call)(attempt_id, world.now)
         assert not answer
     world.reads.dma_ended(attempt, "aborted", world.now)
     released = [c for c in world.pump() if not isinstance(c, ReleaseGrant)]
