@@ -15,7 +15,7 @@ from typing import Final
 #: In front of the value of a constant: another operator stands in its place.
 REPLACED: Final = "<- "
 
-_WIDTH: Final = 78
+_WIDTH: Final = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,8 @@ class Config:
         Args:
             about: Becomes the comment at its head.
         """
-        comment = [
-            f"\\* {line}"
-            for paragraph in about.splitlines()
-            for line in textwrap.wrap(paragraph, _WIDTH - 3, break_long_words=False)
-        ]
+        lines = textwrap.wrap(about, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        comment = [f"\\* {line}" for line in lines]
         return "".join(f"{line}\n" for line in (*comment, *self._lines()))
 
     def _lines(self) -> Iterator[str]:
