@@ -178,10 +178,10 @@ def _check_mode(model: Model) -> None:
             raise bad(f"clause {clause!r} is not of the form EC-3.2")
     for lifecycle in model.lifecycles:
         if lifecycle not in LIFECYCLE_NAMES:
-            raise bad(f"unknown lifecycle {lifecycle!r}; known: {', '.join(LIFECYCLE_NAMES)}")
-    known_modules = {module for action in load_actions().values() for module in action.models}
+            near = did_you_mean(lifecycle, LIFECYCLE_NAMES)
+            raise bad(f"unknown lifecycle {lifecycle!r}; {near}")
+    known_modules = sorted({module for one in load_actions().values() for module in one.models})
     for module in model.modules or ():
         if module not in known_modules:
-            raise bad(
-                f"no action is in module {module!r}; known: {', '.join(sorted(known_modules))}"
-            )
+            near = did_you_mean(module, known_modules)
+            raise bad(f"no action is in module {module!r}; {near}")

@@ -82,11 +82,11 @@ def test_what_must_fail_is_the_one_thing_that_is_checked():
         ({**TABLE, "mode": "edges", "lifecycles": ["entry"]}, "modules must be given"),
         (
             {**TABLE, "mode": "edges", "lifecycles": ["entri"], "modules": []},
-            "unknown lifecycle 'entri'; known: entry",
+            "unknown lifecycle 'entri'; did you mean entry, ",
         ),
         (
             {**TABLE, "mode": "edges", "lifecycles": ["entry"], "modules": ["MCTier"]},
-            "no action is in module 'MCTier'; known: ",
+            "no action is in module 'MCTier'; did you mean Tier, ",
         ),
         ({**TABLE, "mode": "simulation"}, "simulate must be given"),
         ({**TABLE, "simulate": {"traces": 1}}, "expected a table with exactly traces, depth"),
