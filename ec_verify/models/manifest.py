@@ -180,7 +180,8 @@ def _orphans(manifest: Manifest, files: dict[str, Path]) -> list[str]:
     Trace specifications are run by ``ec-protocol trace check``, not from here.
     """
     folder = manifest.folder
-    used = {path for model in manifest.models for path in reached(model.module, files)}
+    roots = {model.module for model in manifest.models}
+    used = {path for root in roots for path in reached(root, files)}
     known = {model.name for model in manifest.models}
     return [
         *(

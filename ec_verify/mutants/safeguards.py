@@ -62,15 +62,17 @@ def safeguards(manifest: Manifest) -> list[Safeguard]:
     """Every safeguard of the manifest's folder, by module."""
     files = module_files(manifest.folder)
     owners = {path.stem: constants(path.read_text("utf-8")) for path in files.values()}
+    roots = {model.module for model in manifest.models}
+    parts = {root: [path.stem for path in reached(root, files)] for root in roots}
     off: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for model in manifest.models:
         if model.mode != "bug":
             continue
         lacking = [name for name, value in model.config.constants.items() if value == "FALSE"]
-        for path in reached(model.module, files):
-            for name in set(lacking) & set(owners[path.stem]):
+        for module in parts[model.module]:
+            for name in set(lacking) & set(owners[module]):
                 row = (len(lacking), model.name, model.expected)
-                off.setdefault((path.stem, name), []).append(row)
+                off.setdefault((module, name), []).append(row)
     return [
         Safeguard(
             module,
