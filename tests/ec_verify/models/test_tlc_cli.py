@@ -117,6 +117,18 @@ def test_new_pins(folder):
     assert (model.distinct_states, model.depth) == (6, 3)
 
 
+def test_a_model_that_is_added_is_pinned_by_its_first_run(folder):
+    """Step 4 of `tla/README.md`."""
+    with open(folder / "small" / "models.toml", "a") as file:
+        file.write('\n[model.fresh]\nbase = "ok"\nabout = "It was added."\n')
+    done = RUN.invoke(cli.app, ["check", "fresh"])
+    assert done.exit_code == 1
+    assert "distinct_states is 6, the manifest says nothing" in done.stdout
+    assert RUN.invoke(cli.app, ["check", "fresh", "--update-manifest"]).exit_code == 1
+    assert RUN.invoke(cli.app, ["check", "fresh"]).exit_code == 0
+    assert [model.name for model in load_manifest(folder).models][-1] == "fresh"
+
+
 def test_problems_of_other_models_do_not_fail_a_named_run(folder):
     (folder / "stray.cfg").write_text("")
     rewrite(
