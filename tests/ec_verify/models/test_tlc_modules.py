@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules lie in folders, and TLC gets them in one."""
 
+import re
+
 import pytest
 
 from ec_protocol.tables.files import tla_dir
@@ -37,3 +39,9 @@ def test_a_module_is_named_like_its_file():
 def test_every_folder_of_modules_has_a_page():
     folders = {path.parent for path in module_files(tla_dir()).values()}
     assert [folder.name for folder in sorted(folders) if not (folder / "README.md").is_file()] == []
+
+
+def test_links_of_the_pages_lead_somewhere():
+    for page in tla_dir().rglob("README.md"):
+        for link in re.findall(r"\]\(([^#)]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page}: {link}"
