@@ -8,7 +8,6 @@ output carries the JSON object alone. Exit status: 0 if all is as it should be,
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Sequence
@@ -44,6 +43,7 @@ from ec_verify.models.output import INITIAL
 from ec_verify.models.terminable import terminable
 from ec_verify.models.values import change
 from ec_verify.mutants.command import mutants
+from ec_verify.nearest import did_you_mean
 from ec_verify.pictures.command import explain
 from ec_verify.scenarios.command import app as scenario
 from ec_verify.traces.command import app as trace
@@ -81,9 +81,9 @@ def _checkout() -> Path:
 def generate(
     check: Annotated[bool, typer.Option("--check", help="Only say whether it is current.")] = False,
 ) -> None:
-    """Write tla/Lifecycle.tla and tla/Timing.tla from the tables in spec/."""
+    """Write tla/common/Lifecycle.tla and tla/common/Timing.tla from the tables in spec/."""
     for module, table in ((lifecycle_tla, "lifecycle.toml"), (timing_tla, "timing.toml")):
-        name = f"tla/{module.FILE_NAME}"
+        name = f"tla/{module.FOLDER}/{module.FILE_NAME}"
         if not check:
             _checkout()
             console().print(f"wrote {escape(str(module.write()))}")
@@ -102,13 +102,11 @@ def diagram(
 ) -> None:
     """Print state diagrams (mermaid), or fill the documents' marked blocks.
 
-    Those of tla/README.md are tables of the models, from the manifest.
+    Those of tla/README.md are tables of the models and their pins.
     """
     lifecycles = load_lifecycles()
     if lifecycle is not None and lifecycle not in lifecycles:
-        near = difflib.get_close_matches(lifecycle, lifecycles, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(lifecycles)}"
-        _fail(f"no lifecycle is called {lifecycle!r}; {hint}", 2)
+        _fail(f"no lifecycle is called {lifecycle!r}; {did_you_mean(lifecycle, lifecycles)}", 2)
     if (write or check) and (lifecycle is not None or (write and check)):
         _fail("--write and --check are for all documents, and one at a time", 2)
     try:
@@ -127,7 +125,7 @@ def diagram(
             if old:
                 names = ", ".join(str(path) for path in old)
                 _fail(
-                    f"not what spec/lifecycle.toml and tla/manifest.json say: {names}: "
+                    f"not what spec/lifecycle.toml and the models of tla/ say: {names}: "
                     "run ec-protocol diagram --write"
                 )
             console().print("all diagrams are current")
@@ -155,6 +153,10 @@ def check(
         list[str] | None,
         typer.Option(metavar="NAME", help="Run this model and print its counterexample."),
     ] = None,
+    cfg: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only print the config of this model, for the Toolbox."),
+    ] = None,
     update_manifest: Annotated[
         bool, typer.Option("--update-manifest", help="Write changed state counts as new pins.")
     ] = False,
@@ -163,17 +165,22 @@ def check(
         typer.Option(min=0, help="For random walks, instead of the manifest's; it is printed."),
     ] = None,
 ) -> None:
-    """Run the TLA+ models and compare every result with the manifest."""
+    """Run the TLA+ models and compare every result with what it must be."""
     err = console(stderr=True)
     asked = [*(names or ()), *(show or ())]
+    if cfg is not None and asked:
+        _fail("--cfg prints one config and runs nothing: name no other model", 2)
     try:
         manifest = load_manifest(tla_dir())
     except (ManifestError, FileNotFoundError) as exc:
         _stop(str(exc), as_json)
     try:
-        models = with_seed(manifest.select(asked, tier.value), seed)
+        models = with_seed(manifest.select([cfg] if cfg else asked, tier.value), seed)
     except ManifestError as exc:
         _fail(str(exc), 2)
+    if cfg:
+        typer.echo(f"\\* {cfg}: a config for {models[0].module}\n{models[0].config_text}", nl=False)
+        return
     sound = _print_problems(err, manifest, models, everything=not asked)
     try:
         with _Live(err, len(models)) as live, terminable():

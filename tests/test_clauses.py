@@ -16,10 +16,10 @@ CITING = {
     "ec_protocol": {".py"},
     "spec": {".json", ".toml"},
     "tests": {".py"},
-    "tla": {".cfg", ".json", ".md", ".tla"},
+    "tla": {".md", ".tla", ".toml"},
 }
 # A citation here shows the clause at work; one in the code or in prose does not.
-SHOWING = {"tests": {".py"}, "tla": {".cfg", ".json", ".tla"}}
+SHOWING = {"tests": {".py"}, "tla": {".tla", ".toml"}}
 
 
 def citations(where: dict[str, set[str]]) -> dict[str, list[str]]:

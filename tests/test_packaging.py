@@ -14,6 +14,8 @@ import pytest
 import ec_protocol
 from tests import ROOT
 
+PACKAGES = {"ec_connector", "ec_protocol", "ec_verify"}
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
@@ -33,22 +35,18 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_the_wheel_holds_the_packages_the_tables_and_the_models(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for top in ("ec_protocol", "ec_connector", "ec_verify"):
+    for top in PACKAGES:
         expected = {str(p.relative_to(ROOT)) for p in (ROOT / top).rglob("*.py")}
         assert expected <= names
-        assert f"{top}/py.typed" in names
+    assert {f"{top}/py.typed" for top in PACKAGES} <= names
     for top in ("spec", "tla"):
         sources = {
-            p for p in (ROOT / top).rglob("*") if p.suffix in {".toml", ".md", ".tla", ".cfg"}
+            p for p in (ROOT / top).rglob("*") if p.suffix in {".json", ".md", ".tla", ".toml"}
         }
         assert {f"ec_protocol/{p.relative_to(ROOT)}" for p in sources} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "ec_connector",
-        "ec_protocol",
-        "ec_verify",
-    }
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
 
 
 def test_the_tables_are_found_from_inside_the_wheel(wheel, tmp_path):

@@ -3,7 +3,7 @@
 
 Comes last in every session. Each test that runs a node leaves a trace (``recording``);
 here TLC checks them all. So a change of the core that no test was written for is still
-found, if any test makes it show. The census of modules stands in ``tla/README.md``.
+found, if any test makes it show. The census of modules stands in ``tla/traces/README.md``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BUILDERS = {
 
 def census() -> dict[str, str]:
     """Module to what the table says of its traces."""
-    text = (tla_dir() / "README.md").read_text(encoding="utf-8")
+    text = (tla_dir() / "traces" / "README.md").read_text(encoding="utf-8")
     table = text.partition("| tests | what runs | trace |")[2].partition("\n\n")[0]
     found = {}
     for line in table.splitlines()[2:]:

@@ -53,7 +53,7 @@ def spec_path(name: str) -> Path:
 
 
 def tla_dir() -> Path:
-    """The folder of the TLA+ modules, their configs and `manifest.json`."""
+    """The folder of the TLA+ modules, their models and `manifest.json`."""
     return _folder("tla")
 
 

@@ -19,6 +19,7 @@ from ec_verify.kit.adapter import Factory
 from ec_verify.kit.language.schedule import Case
 from ec_verify.kit.runner import Result, Verdict, run_case
 from ec_verify.kit.world.links import InProcess
+from ec_verify.nearest import did_you_mean
 
 #: The faults of our own implementation.
 DEFAULT: Final = "ec_verify.adapters.ours.faulty:FAULTS"
@@ -108,9 +109,9 @@ def choose(faults: Mapping[str, SeededFault], names: Sequence[str]) -> dict[str,
     Raises:
         ConfigError: There is none of that name.
     """
-    unknown = [name for name in names if name not in faults]
-    if unknown:
-        raise ConfigError(f"no fault is called {', '.join(unknown)}; there are {', '.join(faults)}")
+    for name in names:
+        if name not in faults:
+            raise ConfigError(f"no fault is called {name!r}; {did_you_mean(name, faults)}")
     return {name: faults[name] for name in names} if names else dict(faults)
 
 

@@ -3,12 +3,14 @@
 
 Modules, in reading order:
 
-* ``lifecycle_tla``: writes ``tla/Lifecycle.tla`` from the lifecycle tables.
-* ``timing_tla``: writes ``tla/Timing.tla`` from the inequalities between timers.
-* ``generated``: what these two share.
-* ``diagrams``: writes the diagrams and tables of the documentation.
-* ``cfg``: reads the parts of a TLC config that the manifest is checked against.
-* ``manifest``: reads, checks and re-pins ``tla/manifest.json``.
+* ``generate``: writes ``tla/common/Lifecycle.tla`` and ``Timing.tla`` from the tables, and
+  the diagrams and tables of the documentation.
+* ``config``: a TLC config, and its text.
+* ``model``: one model, and what it must show.
+* ``declared``: reads ``models.toml``, in which models share what they have in common.
+* ``modules``: finds the TLA+ modules in their folders.
+* ``manifest``: all models with their pins; checks them against the files, writes new pins.
+* ``errors``: what is wrong with any of these.
 * ``java``: finds a Java and the TLC jar.
 * ``output``: turns what TLC prints with ``-tool`` into data.
 * ``values``: shows how a printed value changed.

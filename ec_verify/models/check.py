@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs models of the manifest and judges each result against its entry."""
+"""Runs models and judges each result against what it must be."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Report:
     """The judgement on one model.
 
     Attributes:
-        model: Its manifest entry.
+        model: What was run.
         result: In the words of ``expected``; otherwise what went wrong.
         problems: Sentences for the reader, empty when the result is expected.
         output: What TLC said; ``None`` if it did not come to that.
@@ -98,11 +98,12 @@ class Watcher(Protocol):
 
 
 def job_for(model: Model, folder: Path) -> Job:
-    """The TLC run that an entry asks for."""
+    """The TLC run that a model asks for."""
     return Job(
         folder=folder,
         module=model.module,
-        cfg=model.cfg,
+        config=model.config,
+        name=model.name,
         deadlock=model.deadlock,
         coverage=model.mode in COVERED,
         final_liveness=model.mode == "liveness",
@@ -114,7 +115,7 @@ def job_for(model: Model, folder: Path) -> Job:
 
 
 def judge(model: Model, run: Run) -> Report:
-    """Compare a run with what the entry expects."""
+    """Compare a run with what the model expects."""
     result, problems = _outcome(model, run)
     if result == model.expected:
         problems = []
@@ -126,7 +127,7 @@ def judge(model: Model, run: Run) -> Report:
 def _outcome(model: Model, run: Run) -> tuple[str, list[str]]:
     output = run.output
     if run.timed_out:
-        return TIMEOUT, [f"killed after {model.timeout:g} s; see `timeout` in the manifest"]
+        return TIMEOUT, [f"killed after {model.timeout:g} s; see `timeout` in models.toml"]
     if output.kind in ("invariant", "property"):
         return output.name or output.kind, []
     if output.kind == "deadlock":
@@ -199,10 +200,14 @@ def pins(reports: Iterable[Report]) -> dict[str, Mapping[str, Any]]:
 def steps(reports: Iterable[Report]) -> dict[str, Mapping[str, Any]]:
     """How many steps each counterexample has, where the manifest says something else.
 
-    They are not compared: a change of the model may well find a shorter one.
+    They are not compared: a change of the model may well find a shorter one. The seconds
+    come with them, where the manifest has none.
     """
     return {
-        report.model.name: {"steps": len(report.trace) - 1}
+        report.model.name: {
+            **({"seconds": round(report.seconds, 1)} if report.model.seconds is None else {}),
+            "steps": len(report.trace) - 1,
+        }
         for report in reports
         if report.model.mode == "bug"
         and report.ok

@@ -3,8 +3,8 @@
 
 TLC names its working folder after the current second and unpacks its standard
 modules into ``java.io.tmpdir``, so runs that share either destroy each other.
-Every run here gets a temporary folder with a copy of the modules, its own
-metadir and its own tmpdir; nothing is written beside the sources.
+Every run here gets a temporary folder with a copy of the modules and a config,
+its own metadir and its own tmpdir; nothing is written beside the sources.
 
 One worker per run: the depth and the counterexample are then the same each
 time, and a counterexample is a shortest one. Several runs go side by side
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -27,10 +26,11 @@ from pathlib import Path
 from typing import IO, Final
 
 from ec_protocol.errors import ECError
-from ec_verify.models.configs import parse_config, with_properties
+from ec_verify.models.config import Config
 from ec_verify.models.graph import Graph, read_graph
 from ec_verify.models.java import find_jar, find_java
-from ec_verify.models.manifest import Simulate
+from ec_verify.models.model import Simulate
+from ec_verify.models.modules import copy_modules
 from ec_verify.models.output import Output, OutputParser
 
 # Longer than any run, in minutes: the statistics come once, at the end.
@@ -51,9 +51,10 @@ class Job:
     """What to run.
 
     Attributes:
-        folder: Where the modules and configs lie; it is only read.
+        folder: Where the modules lie, or folders with them; it is only read.
         module: File name of the root module.
-        cfg: File name of the config.
+        config: What TLC is asked.
+        name: Of the model, for messages; the config's file has it too.
         deadlock: Whether a state without successor is an error.
         coverage: Count how often each action is taken (costs about half as
             much again, so only where it is used).
@@ -67,7 +68,8 @@ class Job:
 
     folder: Path
     module: str
-    cfg: str
+    config: Config
+    name: str = "model"
     deadlock: bool = True
     coverage: bool = False
     final_liveness: bool = False
@@ -128,7 +130,7 @@ class TlcRunner:
         """
         with tempfile.TemporaryDirectory(prefix="ec-tlc-", ignore_cleanup_errors=True) as temporary:
             folder = Path(temporary)
-            _copy_modules(job.folder, folder)
+            copy_modules(job.folder, folder)
             started = time.monotonic()
             run = self._run_in(folder, job, on_progress)
             run = self._name_property(folder, job, run)
@@ -136,6 +138,7 @@ class TlcRunner:
 
     def _run_in(self, folder: Path, job: Job, on_progress: Callable[[int], None]) -> Run:
         scratch = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+        (folder / f"{job.name}.cfg").write_text(job.config.text(), encoding="utf-8")
         command = self._command(job, scratch)
         parser = OutputParser()
         expired = threading.Event()
@@ -159,7 +162,7 @@ class TlcRunner:
             stderr.seek(0)
             complaints = stderr.read().strip()
         if self._stopped:
-            raise RunStopped(f"{job.cfg}: stopped")
+            raise RunStopped(f"{job.name}: stopped")
         output = parser.finish(exit_code, searched_all=job.simulate is None)
         if output.kind == "crash" and complaints:
             output.message = f"{output.message}\n{complaints}".strip()
@@ -196,7 +199,7 @@ class TlcRunner:
             command += ["-lncheck", "final"]
         if job.dump:
             command += ["-dump", "dot,actionlabels", str(scratch / "graph.dot")]
-        return [*command, "-config", job.cfg, job.module]
+        return [*command, "-config", f"{job.name}.cfg", job.module]
 
     def _start(self, command: list[str], folder: Path, stderr: IO[str]) -> subprocess.Popen[str]:
         with self._lock:
@@ -225,26 +228,18 @@ class TlcRunner:
         output = run.output
         if output.kind != "property" or output.name is not None:
             return run
-        text = (folder / job.cfg).read_text(encoding="utf-8")
-        names = parse_config(text).properties
+        names = job.config.properties
         if len(names) == 1:
             output.name = names[0]
             return run
         for name in names:
-            alone = f"only-{name}-{job.cfg}"
-            (folder / alone).write_text(with_properties(text, [name]), encoding="utf-8")
-            again = self._run_in(folder, replace(job, cfg=alone, coverage=False), lambda _: None)
+            alone = replace(job, config=replace(job.config, properties=(name,)), coverage=False)
+            again = self._run_in(folder, alone, lambda _: None)
             if again.output.kind == "property":
                 again.output.name = name
                 return again
         output.name = " or ".join(names)
         return run
-
-
-def _copy_modules(source: Path, target: Path) -> None:
-    for pattern in ("*.tla", "*.cfg"):
-        for path in source.glob(pattern):
-            shutil.copyfile(path, target / path.name)
 
 
 def _expire(process: subprocess.Popen[str], expired: threading.Event) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import threading
@@ -47,6 +46,7 @@ from ec_verify.mutants.models import (
 )
 from ec_verify.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
 from ec_verify.mutants.safeguards import Safeguard, safeguards
+from ec_verify.nearest import did_you_mean
 
 _COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
 
@@ -134,9 +134,8 @@ def _chosen(names: Sequence[str], tier: str, *, python: bool) -> list[Mutant]:
         return [m for m in known if tier == "full" or m.operator in QUICK]
     for name in names:
         if not any(fnmatchcase(m.id, name) for m in known):
-            near = difflib.get_close_matches(name, [m.id for m in known], n=1)
-            hint = f"did you mean {near[0]}?" if near else "--list shows all"
-            _fail(f"no mutant is called {name!r}; {hint}", 2)
+            near = did_you_mean(name, [m.id for m in known])
+            _fail(f"no mutant is called {name!r}; {near} --list shows all", 2)
     return [m for m in known if any(fnmatchcase(m.id, name) for name in names)]
 
 
@@ -265,9 +264,8 @@ def _sources_chosen(names: Sequence[str]) -> list[source.SourceMutant]:
     patterns = [name for name in names if ":" in name]
     for name in patterns:
         if not any(matches(m.id, name) for m in known):
-            near = difflib.get_close_matches(name, [m.id for m in known], n=1)
-            hint = f"did you mean {near[0]}?" if near else "--list shows all"
-            _fail(f"no mutant is called {name!r}; {hint}", 2)
+            near = did_you_mean(name, [m.id for m in known])
+            _fail(f"no mutant is called {name!r}; {near} --list shows all", 2)
     whole = set(names).difference(patterns) if names else set(source.FILES)
     return [m for m in known if m.module in whole or any(matches(m.id, p) for p in patterns)]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives each mutant of a table to the TLA+ models that move objects by that table.
 
-``tla/Lifecycle.tla`` (or ``tla/Timing.tla``) is generated from the mutant instead of the
+``Lifecycle.tla`` (or ``Timing.tla``) is generated from the mutant instead of the
 table; nothing else of the models changes, and their properties name states, events and
 timers by themselves, so they do not follow the mutant. The models of a table are tried
 one after another, the quickest first, until one objects:
@@ -22,7 +22,6 @@ mutants of the *actions* it does count, because the models do not read those row
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from ec_verify.models.edges import differences
 from ec_verify.models.generate import lifecycle_tla, timing_tla
 from ec_verify.models.graph import Graph
 from ec_verify.models.manifest import Manifest, Model
+from ec_verify.models.modules import copy_modules
 from ec_verify.models.pool import side_by_side
 from ec_verify.models.runner import Run, TlcRunner
 from ec_verify.mutants.operators import ACTIONS, TIMING, Mutant
@@ -227,9 +227,7 @@ class ModelJudge:
         return [model for model in self._models.values() if model.mode == "edges"]
 
     def _write(self, folder: Path, mutant: Mutant) -> None:
-        for pattern in ("*.tla", "*.cfg"):
-            for path in self._folder.glob(pattern):
-                shutil.copyfile(path, folder / path.name)
+        copy_modules(self._folder, folder)
         if mutant.table is not None:
             tables = {**load_lifecycles(), mutant.lifecycle: mutant.table}
             generated = (lifecycle_tla.FILE_NAME, lifecycle_tla.generate(tables))

@@ -2,7 +2,7 @@
 """The safeguards of the TLA+ modules: mutants that somebody wrote by hand.
 
 A safeguard is a BOOLEAN constant under a heading ``CONSTANTS`` that calls it so, TRUE
-in the protocol. Each ``Bug*.cfg`` of the manifest sets some of them to FALSE and names
+in the protocol. Each model ``Bug…`` sets some of them to FALSE and names
 the property that TLC must then find violated; ``ec-protocol check`` sees to that. Here
 it is only put together which config is the mutant of which safeguard.
 """
@@ -10,12 +10,11 @@ it is only put together which config is the mutant of which safeguard.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ec_verify.models.manifest import Manifest
+from ec_verify.models.modules import module_files, reached
 
 _HEADING = re.compile(
     r"^CONSTANTS[ ]*\\\*[^\n]*[Ss]afeguards[^\n]*\n((?:[ ]+[^\n]*\n)+)"
@@ -24,8 +23,6 @@ _HEADING = re.compile(
 )
 _SINGLE = re.compile(r"^ +(\w+),? *\\\* Safeguard: ", re.MULTILINE)
 _NAME = re.compile(r"^ +(\w+),? *(?:\\\*.*)?$", re.MULTILINE)
-_OFF = re.compile(r"^\s*(\w+) *= *FALSE\s*$", re.MULTILINE)
-_USES = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +60,16 @@ def constants(text: str) -> list[str]:
 
 def safeguards(manifest: Manifest) -> list[Safeguard]:
     """Every safeguard of the manifest's folder, by module."""
-    folder = manifest.folder
-    owners = {path.stem: constants(path.read_text("utf-8")) for path in folder.glob("*.tla")}
+    files = module_files(manifest.folder)
+    owners = {path.stem: constants(path.read_text("utf-8")) for path in files.values()}
+    roots = {model.module for model in manifest.models}
+    parts = {root: [path.stem for path in reached(root, files)] for root in roots}
     off: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for model in manifest.models:
         if model.mode != "bug":
             continue
-        lacking = _OFF.findall((folder / model.cfg).read_text(encoding="utf-8"))
-        for module in _modules(folder, Path(model.module).stem):
+        lacking = [name for name, value in model.config.constants.items() if value == "FALSE"]
+        for module in parts[model.module]:
             for name in set(lacking) & set(owners[module]):
                 row = (len(lacking), model.name, model.expected)
                 off.setdefault((module, name), []).append(row)
@@ -83,17 +82,3 @@ def safeguards(manifest: Manifest) -> list[Safeguard]:
         for module in sorted(owners)
         for name in owners[module]
     ]
-
-
-def _modules(folder: Path, root: str) -> Iterator[str]:
-    """The module and all that it extends, as far as they lie in the folder."""
-    queue, seen = [root], set[str]()
-    while queue:
-        name = queue.pop()
-        path = folder / f"{name}.tla"
-        if name in seen or not path.is_file():
-            continue
-        seen.add(name)
-        yield name
-        for names in _USES.findall(path.read_text(encoding="utf-8")):
-            queue += [part.strip() for part in names.split(",")]

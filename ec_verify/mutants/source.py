@@ -25,6 +25,7 @@ import ec_protocol
 from ec_protocol.errors import ECError
 from ec_verify.mutants.edits import Edit, edits
 from ec_verify.mutants.forks import Trial
+from ec_verify.nearest import did_you_mean
 
 #: The files, and the tests that are the likeliest to notice.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -85,7 +86,7 @@ def source_mutants(module: str) -> Iterator[SourceMutant]:
         ECError: ``module`` is none of ``FILES``.
     """
     if module not in FILES:
-        raise ECError(f"module {module!r} is not mutated; known: {', '.join(FILES)}")
+        raise ECError(f"module {module!r} is not mutated; {did_you_mean(module, FILES)}")
     path = Path(str(_module(module).__file__))
     seen: dict[str, int] = {}
     for function, owner in _functions(ast.parse(path.read_text(encoding="utf-8"))):

@@ -13,6 +13,7 @@ from ec_protocol.tables.files import spec_dir
 from ec_verify.behaviours.reading import State, Teller
 from ec_verify.behaviours.story import Story, Verdict
 from ec_verify.models.manifest import Model
+from ec_verify.models.modules import module_files, reached
 from ec_verify.models.output import Output, Step
 from ec_verify.models.tla_value import ValueTextError, parse
 from ec_verify.pictures.fleet_model import FleetTeller
@@ -23,7 +24,6 @@ from ec_verify.pictures.tier_model import TierTeller
 TELLERS: Final[tuple[type[Teller], ...]] = (PeerReadTeller, TierTeller, PeerTeller, FleetTeller)
 
 _BACK_TO: Final = re.compile(r"goes back to state (\d+)")
-_EXTENDS: Final = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
 _CLAUSE: Final = re.compile(r"^- \*\*(EC-\w+\.\d+)\*\* (.*)$", re.MULTILINE)
 
 
@@ -37,7 +37,7 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
     Args:
         output: What TLC said.
         name: Title of the story.
-        model: Its entry in the manifest, if it has one.
+        model: What was run, if it is one of ours.
         folder: Where the modules lie, to quote what they say of the property.
 
     Raises:
@@ -47,12 +47,12 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
         raise NothingToExplain(
             f"{name}: TLC ended with {output.kind!r} and shows no behaviour"
             + (f": {output.message}" if output.message else "")
-            + "; name a config whose mode in tla/manifest.json is bug"
+            + "; name a model of mode bug"
         )
     states = [state_of(step) for step in output.trace]
     story = Story(title=name, subtitle=_subtitle(output, model), lanes=[], time_unit="state")
     _tell(story, output.trace, states)
-    story.about = about(folder / model.cfg) if model else ""
+    story.about = model.about if model else ""
     story.verdict = _verdict(output, model, folder, story)
     return story
 
@@ -138,27 +138,9 @@ def property_comment(folder: Path, module: str, name: str) -> str:
         name: The definition.
     """
     defined = re.compile(rf"((?:^\\\*.*\n)+){re.escape(name)}\s*==", re.MULTILINE)
-    queue, seen = [module], set()
-    while queue:
-        path = folder / queue.pop(0)
-        if path in seen or not path.is_file():
-            continue
-        seen.add(path)
+    for path in reached(module, module_files(folder)):
         text = path.read_text(encoding="utf-8", errors="replace")
         if found := defined.search(text):
             lines = [line.removeprefix("\\*").strip() for line in found[1].splitlines()]
             return " ".join(line for line in lines if line.strip("-"))
-        for names in _EXTENDS.findall(text):
-            queue += [f"{name.strip()}.tla" for name in names.split(",")]
     return ""
-
-
-def about(cfg: Path) -> str:
-    """The comment at the head of a config."""
-    lines = []
-    for line in cfg.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("\\*"):
-            break
-        if "SPDX" not in line:
-            lines.append(line.removeprefix("\\*").strip())
-    return " ".join(lines)

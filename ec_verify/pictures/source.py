@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from ec_verify.models.check import job_for
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import OutputParser
 from ec_verify.models.runner import TlcRunner
+from ec_verify.nearest import did_you_mean
 from ec_verify.pictures.from_tlc import NothingToExplain, tell_counterexample
 from ec_verify.pictures.from_trace import tell_traces
 from ec_verify.traces.load import trace_files
@@ -41,7 +41,7 @@ def tell(
     """The story of what was named.
 
     Args:
-        names: One model of ``tla/manifest.json``, one file, or several traces.
+        names: One model, one file, or several traces.
         seconds: Bound of a run of TLC; that of the manifest if left out.
         adapter: What a scenario is played against.
         case: Which case of a scenario file; its only one if left out.
@@ -122,8 +122,13 @@ def _tell_json(path: Path, adapter: str, wanted: str) -> Story:
     cases = load_file(path)
     chosen = [case for case in cases if case.id == wanted] if wanted else cases
     if len(chosen) != 1:
-        ids = ", ".join(case.id for case in cases)
-        raise UnknownInput(f"{path}: name one of its cases with --case: {ids}")
+        ids = [case.id for case in cases]
+        if wanted:
+            hint = f"no case is called {wanted!r}; {did_you_mean(wanted, ids)}"
+        else:
+            hint = f"name one of its {len(ids)} cases with --case"
+            hint += f", for example {ids[0]}" if ids else ""
+        raise UnknownInput(f"{path}: {hint}")
     name, connect = connector(adapter, None)
     result = run_case(chosen[0], connect)
     outcome = {**result.row(), "invariant": result.invariant, "adapter": name}
@@ -150,8 +155,7 @@ def _tell_model(name: str, seconds: float | None) -> Story:
     manifest = load_manifest(tla_dir())
     model = next((model for model in manifest.models if model.name == name), None)
     if model is None:
-        near = difflib.get_close_matches(name, [m.name for m in manifest.models], n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "they are in tla/manifest.json"
+        hint = did_you_mean(name, [m.name for m in manifest.models])
         raise UnknownInput(f"{name}: no such file, and no model of that name; {hint}")
     if model.mode != "bug":
         raise NothingToExplain(

@@ -9,7 +9,6 @@ walk shows a schedule that nothing in the model survives badly: so must the code
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +21,13 @@ from ec_verify.behaviours.errors import NotExpressible, ScenarioError
 from ec_verify.behaviours.reading import State
 from ec_verify.kit.language.levels import strictest
 from ec_verify.models.check import job_for
+from ec_verify.models.config import Config
 from ec_verify.models.manifest import Manifest, Model
+from ec_verify.models.modules import copy_modules
 from ec_verify.models.output import Output
 from ec_verify.models.runner import Job, TlcRunner
 from ec_verify.pictures.fleet_model import FleetTeller
-from ec_verify.pictures.from_tlc import about, clause_texts, property_comment, state_of
+from ec_verify.pictures.from_tlc import clause_texts, property_comment, state_of
 from ec_verify.pictures.peer_model import PeerTeller
 from ec_verify.pictures.peer_read import PeerReadTeller
 from ec_verify.pictures.tier_model import TierTeller
@@ -57,7 +58,6 @@ _TRANSLATIONS: Final[tuple[tuple[frozenset[str], Translation], ...]] = (
     (FleetTeller.needs, lambda moves, constants, broken: fleet.schedule(moves, constants)),
     (quota.NEEDS, lambda moves, constants, broken: quota.schedule(moves, constants)),
 )
-_CONSTANT: Final = re.compile(r"^\s+(\w+) = (\S.*?)\s*$", re.MULTILINE)
 _CLAUSE: Final = re.compile(r"EC-\d+\.\d+")
 _FINDS: Final = re.compile(r"TLC finds: (.*?)(?:\. |\.?$)")
 _AREA_OF_FAULT: Final = {
@@ -142,9 +142,8 @@ def make(model: Model, folder: Path, runner: TlcRunner) -> list[Made]:
 def _counterexample(model: Model, folder: Path, output: Output) -> Made:
     broken = output.name or model.expected
     comment = property_comment(folder, model.module, broken)
-    draft = translate(output, folder / model.cfg)
-    text = about(folder / model.cfg)
-    found = _FINDS.search(text)
+    draft = translate(output, model.config)
+    found = _FINDS.search(model.about)
     clauses = [*model.clauses, *_CLAUSE.findall(comment)]
     clause = clause_of(clauses, draft.steps[: draft.end])
     states = f"The {len(output.trace)} states"
@@ -155,24 +154,23 @@ def _counterexample(model: Model, folder: Path, output: Output) -> Made:
             f"{states} of the counterexample of {model.name}, whose model lacks "
             f"{model.safeguard}: {broken} breaks. An implementation that has it survives them."
         )
-    return _case(model.name, model, draft, clause, found[1] if found else text, note)
+    return _case(model.name, model, draft, clause, found[1] if found else model.about, note)
 
 
-def translate(output: Output, cfg: Path) -> Draft:
+def translate(output: Output, config: Config) -> Draft:
     """The schedule of the behaviour that a run of TLC showed.
 
     Args:
         output: What TLC said.
-        cfg: The config that it ran with.
+        config: What it was asked.
 
     Raises:
         NotExpressible: No translation knows the model, or a step of it.
     """
     moves = [(step.action, state_of(step)) for step in output.trace]
-    constants = dict(_CONSTANT.findall(cfg.read_text(encoding="utf-8")))
     for needs, translation in _TRANSLATIONS:
         if needs <= moves[0][1].keys():
-            return translation(moves, constants, output.name or "")
+            return translation(moves, config.assigned, output.name or "")
     raise NotExpressible("no translation knows this model's variables")
 
 
@@ -211,9 +209,7 @@ def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
     """A random behaviour: TLC stops at the state that an invariant made for it forbids."""
     with tempfile.TemporaryDirectory(prefix="ec-walk-") as temporary:
         place = Path(temporary)
-        for pattern in ("*.tla", "*.cfg"):
-            for path in folder.glob(pattern):
-                shutil.copyfile(path, place / path.name)
+        copy_modules(folder, place)
         module = model.module.removesuffix(".tla")
         if module not in _WALK_ENDS or model.simulate is None:
             raise NotExpressible(f"{model.name}: no walk of {module} has an end to look for")
@@ -224,12 +220,11 @@ def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
             "====\n",
             encoding="utf-8",
         )
-        text = (place / model.cfg).read_text(encoding="utf-8")
-        (place / "Walk.cfg").write_text(_only_walk(text), encoding="utf-8")
         job = Job(
             folder=place,
             module="Walk.tla",
-            cfg="Walk.cfg",
+            config=_only_walk(model.config),
+            name=f"{model.name}-{seed}",
             deadlock=False,
             simulate=replace(model.simulate, seed=seed),
             short=True,
@@ -243,20 +238,9 @@ def _walk(model: Model, folder: Path, runner: TlcRunner, seed: int) -> Made:
         "every safeguard is on."
     )
     title = f"A random walk of {module.removeprefix('MC')}, seed {seed}"
-    return _case(
-        f"{model.name}-{seed}", model, translate(output, folder / model.cfg), PLAIN, title, note
-    )
+    return _case(f"{model.name}-{seed}", model, translate(output, model.config), PLAIN, title, note)
 
 
-def _only_walk(text: str) -> str:
+def _only_walk(config: Config) -> Config:
     """The config with no other check than the end of the walk."""
-    lines, skipping = [], False
-    for line in text.splitlines():
-        words = line.split()
-        if words and words[0] in ("INVARIANTS", "INVARIANT", "PROPERTIES", "PROPERTY"):
-            skipping = True
-        elif words and words[0].isupper() and not line.startswith(" "):
-            skipping = False
-        if not skipping:
-            lines.append(line)
-    return "\n".join([*lines, "INVARIANT WalkEnds", ""])
+    return replace(config, invariants=("WalkEnds",), properties=())

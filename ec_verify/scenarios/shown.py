@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ec_verify.models.manifest import Model
+from ec_verify.models.modules import module_files
 
 Step = Mapping[str, Any]
 
-_SPECIFICATION: Final = re.compile(r"^SPECIFICATION\s+(\w+)", re.MULTILINE)
-#: A config that puts another operator in the place of the one that asks the tables.
-_OTHER_TABLE: Final = re.compile(r"^\s+Can\w+\s*<-\s*(\w+)", re.MULTILINE)
 _OTHER_STEPS: Final = re.compile(r"\[\]\[(?!\s*Next\s*\]_)")
 #: Verbs by which something happens that an instance does not decide itself.
 _EVENTS: Final = frozenset(
@@ -42,18 +40,16 @@ def beside_the_protocol(model: Model, folder: Path) -> str:
 
     Args:
         model: Of mode bug or simulation.
-        folder: Where its config and its modules lie.
+        folder: Where the modules lie.
     """
-    cfg = (folder / model.cfg).read_text(encoding="utf-8")
-    if table := _OTHER_TABLE.search(cfg):
-        return f"{table[1]} is another table"
-    found = _SPECIFICATION.search(cfg)
-    if found is None:
-        return ""
-    module = (folder / model.module).read_text(encoding="utf-8")
-    defined = re.search(rf"^{found[1]}\s*==(.*?)(?=^\S|\Z)", module, re.MULTILINE | re.DOTALL)
+    for name, table in model.config.replaced.items():
+        if name.startswith("Can"):  # asks the tables whether an edge may be taken
+            return f"{table} is another table"
+    wanted = model.config.specification
+    module = module_files(folder)[model.module].read_text(encoding="utf-8")
+    defined = re.search(rf"^{wanted}\s*==(.*?)(?=^\S|\Z)", module, re.MULTILINE | re.DOTALL)
     if defined and _OTHER_STEPS.search(defined[1]):
-        return f"{found[1]} has an action beside Next"
+        return f"{wanted} has an action beside Next"
     return ""
 
 

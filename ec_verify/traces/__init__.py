@@ -5,5 +5,5 @@
 ``merge`` orders the processes of one run by causality, ``tla`` writes a run as a
 TLA+ module, ``replay`` has TLC replay it, ``mutants`` makes wrong copies that must
 be rejected, ``cli`` is ``ec-protocol trace``. The specification itself is
-``tla/Trace.tla``; the format of a trace is in ``spec/TRACE.md``.
+``tla/traces/Trace.tla``; the format of a trace is in ``spec/TRACE.md``.
 """

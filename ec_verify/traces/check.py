@@ -239,18 +239,18 @@ def _rejection(run: Run, log: Sequence[Record], blame: Blame) -> Rejection:
 
 
 def _definition(operator: str) -> str:
-    return f"{operator} in {_definitions().get(operator, 'tla/Trace.tla')}"
+    return f"{operator} in {_definitions().get(operator, 'tla/traces/Trace.tla')}"
 
 
 @cache
 def _definitions() -> dict[str, str]:
     """Operator to file and line of the specification."""
     found = {}
-    for path in sorted(tla_dir().glob("Trace*.tla")):
+    for path in sorted((tla_dir() / "traces").glob("*.tla")):
         text = path.read_text(encoding="utf-8")
         for match in _DEFINED.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
-            found[match[1]] = f"tla/{path.name}, line {line}"
+            found[match[1]] = f"tla/traces/{path.name}, line {line}"
     return found
 
 

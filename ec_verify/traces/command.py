@@ -56,8 +56,8 @@ def check_command(
 ) -> None:
     """Replay traces: each record must be an action that the specification allows.
 
-    Exit status 0 only if every trace is accepted. Says which actions, and which edges of
-    the lifecycles, the accepted traces show together.
+    Exit status 0 only if every trace is accepted. Then says which actions, and which edges
+    of the lifecycles, the traces show together.
     """
     reports = _run(files, as_json_, group=group)
     ok = all(report.accepted for report in reports)
@@ -67,7 +67,8 @@ def check_command(
     else:
         out = console()
         out.print(_table(reports), soft_wrap=False)
-        _cover(out, coverage(reports))
+        if ok:
+            _cover(out, coverage(reports))
         _explain(out, reports)
     if not ok:
         raise typer.Exit(1)

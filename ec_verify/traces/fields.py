@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a record of a trace may hold: names and kinds of all fields.
 
-The same names stand in the field tables of ``tla/Trace*.tla`` and
+The same names stand in the field tables of ``tla/traces/*.tla`` and
 ``spec/TRACE.md``; a test compares the three with each other and with what the
 code records.
 """

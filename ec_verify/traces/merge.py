@@ -8,7 +8,7 @@ grant. By assumption EC-A.2 what a consumer does inside its fence comes before t
 end of the lease. Everything else is concurrent, and any order will do.
 
 Nothing rests on this module: the specification checks, record by record, that the
-order is one that causality allows (``tla/TraceRead.tla``). An order that cannot be
+order is one that causality allows (``tla/traces/TraceRead.tla``). An order that cannot be
 had is rejected there, at the record that comes too early.
 """
 

@@ -11,7 +11,6 @@ the check itself went wrong, and is an error.
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,12 @@ from typing import Any, Final
 
 from ec_protocol.errors import TraceError
 from ec_protocol.tables.files import tla_dir
+from ec_verify.models.config import Config
+from ec_verify.models.modules import copy_modules
 from ec_verify.models.runner import Job, TlcRunner
 from ec_verify.models.tla_value import parse, shown
 from ec_verify.traces.load import Record, Run
-from ec_verify.traces.tla import CONFIG, Mutant, module
+from ec_verify.traces.tla import Mutant, module
 
 _DATA: Final = "TraceData"
 #: Beyond so many records in one start a Java that starts slowly is the quicker one.
@@ -88,7 +89,7 @@ def replay(
         tasks: What to replay.
         runner: Runs TLC.
         timeout: Seconds before TLC is killed.
-        believe: Check the invariants alone (``tla/TraceBelieve.tla``); for tests.
+        believe: Check the invariants alone (``tla/traces/TraceBelieve.tla``); for tests.
 
     Raises:
         TraceError: TLC failed, or said nothing about some log; also a time that does
@@ -96,18 +97,17 @@ def replay(
         RunStopped: The runner was stopped.
     """
     text = module(_DATA, tasks, "TraceBelieve" if believe else "Trace")
-    config = CONFIG.format(next="BelieveNext" if believe else "Next")
+    config = Config(init="Init", next="BelieveNext" if believe else "Next")
     size = sum(len(log) * (1 + len(mutants) // 50) for _, log, mutants in tasks)
     with tempfile.TemporaryDirectory(prefix="ec-trace-") as temporary:
         folder = Path(temporary)
-        for source in ("Lifecycle.tla", *(p.name for p in tla_dir().glob("Trace*.tla"))):
-            shutil.copyfile(tla_dir() / source, folder / source)
+        for part in ("common", "traces"):
+            copy_modules(tla_dir() / part, folder)
         (folder / f"{_DATA}.tla").write_text(text, encoding="ascii")
-        (folder / f"{_DATA}.cfg").write_text(config, encoding="ascii")
         job = Job(
             folder,
             f"{_DATA}.tla",
-            f"{_DATA}.cfg",
+            config,
             deadlock=False,
             short=size < _SHORT,
             timeout=timeout,

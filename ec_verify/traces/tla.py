@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes runs as a TLA+ module, which ``tla/Trace.tla`` replays.
+"""Writes runs as a TLA+ module, which ``tla/traces/Trace.tla`` replays.
 
 TLA+ has no fractions and TLC's integers have 32 bits. So times become whole units
 counted from the first record of their process; the unit is the finest that fits.
@@ -150,9 +150,6 @@ def module(
     return (
         f"---- MODULE {name} ----\nEXTENDS {extends}\n\nASSUME TLCSet(1, <<\n{written}\n>>)\n====\n"
     )
-
-
-CONFIG: Final = "INIT Init\nNEXT {next}\n"
 
 
 def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:

@@ -22,6 +22,7 @@ from ec_protocol.tables.files import spec_dir, spec_path
 from ec_protocol.tables.timing import timer_specs
 from ec_verify.kit.language.levels import Level, strictest
 from ec_verify.kit.language.steps import VERBS, Repeat, Step, Try
+from ec_verify.nearest import did_you_mean
 
 #: Version of the schedule language.
 LANGUAGE_VERSION: Final = 1
@@ -156,7 +157,7 @@ def parse_step(raw: Any, where: str) -> Step:
     verb = next(iter(raw))
     kind = VERBS.get(verb)
     if kind is None:
-        raise CaseError(f"{where}: unknown verb {verb!r}; known: {', '.join(VERBS)}")
+        raise CaseError(f"{where}: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}")
     try:
         step = msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
@@ -231,7 +232,10 @@ def select(cases: list[Case], wanted: list[str]) -> list[Case]:
     for name in wanted:
         found = {c.id for c in cases if name in (c.id, c.clause, c.area, *c.tags, *c.also)}
         if not found:
-            raise CaseError(f"{name!r} is no case, clause, tag or area: see conformance list")
+            words = [w for c in cases for w in (c.id, c.clause, c.area, *c.tags, *c.also)]
+            raise CaseError(
+                f"{name!r} is no case, clause, tag or area: {did_you_mean(name, words)}"
+            )
         chosen |= found
     return [case for case in cases if case.id in chosen]
 
@@ -262,7 +266,7 @@ def _case(raw: dict[str, Any], document: dict[str, Any], path: Path, where: str)
         case.clause = address
     where = f"{path.name} {case.id}"
     if case.area not in AREAS:
-        raise CaseError(f"{where}: area {case.area!r}; known: {', '.join(AREAS)}")
+        raise CaseError(f"{where}: area {case.area!r}; {did_you_mean(case.area, AREAS)}")
     if case.clause not in clauses():
         raise CaseError(f"{where}: no clause {case.clause!r} in PROTOCOL.md")
     if case.quote and case.quote not in clauses()[case.clause]:

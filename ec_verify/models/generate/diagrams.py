@@ -20,6 +20,7 @@ from typing import Final
 
 from ec_protocol.errors import ECError
 from ec_protocol.tables.lifecycle import Edge, Lifecycle, load_lifecycles
+from ec_verify.nearest import did_you_mean
 
 #: Documents with marked blocks, relative to the checkout.
 DOCUMENTS: Final = ("README.md", "docs/lifecycles.md")
@@ -96,7 +97,7 @@ def fill(text: str, lifecycles: Mapping[str, Lifecycle] | None = None) -> str:
         kind, name = match["kind"], match["name"]
         if name not in tables:
             raise DiagramError(
-                f"<!-- {kind}:{name} -->: no such lifecycle; known: {', '.join(tables)}"
+                f"<!-- {kind}:{name} -->: no such lifecycle; {did_you_mean(name, tables)}"
             )
         if match["end"] != kind or _MARK.search(match["body"]):
             raise DiagramError(f"<!-- {kind}:{name} --> is not closed by <!-- /{kind} -->")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of ``tla/Lifecycle.tla``, the lifecycle tables in TLA+.
+"""Generator of ``tla/common/Lifecycle.tla``, the lifecycle tables in TLA+.
 
 The specs move objects only with the operators defined there, so an edge that
 is not in ``spec/lifecycle.toml`` cannot be taken in a model either. The
@@ -18,6 +18,8 @@ from ec_verify.models.generate import generated
 from ec_verify.models.generate.generated import comment
 
 FILE_NAME = "Lifecycle.tla"
+#: Of ``tla/``.
+FOLDER = "common"
 
 _HEADER = r"""\* SPDX-License-Identifier: Apache-2.0
 ----------------------------- MODULE Lifecycle -----------------------------
@@ -69,12 +71,12 @@ def generate(lifecycles: Mapping[str, Lifecycle] | None = None) -> str:
 
 def is_current(folder: Path | None = None) -> bool:
     """Whether the committed file is what ``generate`` would write."""
-    return generated.is_current((folder or tla_dir()) / FILE_NAME, generate())
+    return generated.is_current((folder or tla_dir() / FOLDER) / FILE_NAME, generate())
 
 
 def write(folder: Path | None = None) -> Path:
     """Write the file and return its path."""
-    return generated.write((folder or tla_dir()) / FILE_NAME, generate())
+    return generated.write((folder or tla_dir() / FOLDER) / FILE_NAME, generate())
 
 
 def _prefix(table: Lifecycle) -> str:

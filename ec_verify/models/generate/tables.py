@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of ``tla/README.md`` that are made from ``manifest.json`` and the configs.
+"""The tables of ``tla/README.md`` that are made from the models and their pins.
 
 The document holds marked blocks; everything else in it is written by hand::
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from ec_verify.models.configs import Config, parse_config
+from ec_verify.models.config import REPLACED, Config
 from ec_verify.models.manifest import Manifest, Model, load_manifest
 
 DOCUMENT: Final = "README.md"
@@ -30,17 +30,8 @@ _BLOCK = re.compile(
     r"^<!-- (?P<kind>models|properties|faults) -->\n.*?^<!-- /(?P=kind) -->$",
     re.DOTALL | re.MULTILINE,
 )
-_CONSTANT = re.compile(r"^    (\w+) (=|<-) (.+)$", re.MULTILINE)
 #: Properties that show only that a behaviour is there.
 REACH: Final = "Reach"
-
-
-def configs(manifest: Manifest) -> dict[str, Config]:
-    """The parsed config of every model, by the model's name."""
-    return {
-        model.name: parse_config((manifest.folder / model.cfg).read_text(encoding="utf-8"))
-        for model in manifest.models
-    }
 
 
 def family(model: Model) -> str:
@@ -51,11 +42,10 @@ def family(model: Model) -> str:
 def checked(manifest: Manifest) -> dict[tuple[str, str], list[str]]:
     """(Module, property) -> the models that must hold and check it."""
     found: dict[tuple[str, str], list[str]] = {}
-    for name, config in configs(manifest).items():
-        (model,) = (m for m in manifest.models if m.name == name)
+    for model in manifest.models:
         if model.expected == "ok":
-            for prop in dict.fromkeys((*config.invariants, *config.properties)):
-                found.setdefault((family(model), prop), []).append(name)
+            for prop in dict.fromkeys(model.config.checked):
+                found.setdefault((family(model), prop), []).append(model.name)
     return found
 
 
@@ -110,11 +100,10 @@ def _models(manifest: Manifest) -> str:
                 states = f"{model.distinct_states:,}" if model.distinct_states else ""
                 depth = str(model.depth or "")
             seconds = f"{model.seconds:.0f}" if model.seconds else ""
-            text = (manifest.folder / model.cfg).read_text(encoding="utf-8")
             yield (
                 f"`{model.name}`",
                 model.mode if model.tier == "pr" else f"{model.mode}, nightly",
-                bounds(text),
+                bounds(model.config),
                 states,
                 depth,
                 seconds,
@@ -124,11 +113,11 @@ def _models(manifest: Manifest) -> str:
     return _rows(header, rows())
 
 
-def bounds(cfg: str) -> str:
+def bounds(config: Config) -> str:
     """The constants of a config that are no safeguards: sizes, sets and timers."""
     return "; ".join(
-        f"{name} {value}"
-        for name, _, value in _CONSTANT.findall(cfg)
+        f"{name} {value.removeprefix(REPLACED)}"
+        for name, value in config.constants.items()
         if value not in ("TRUE", name) and not (value == "FALSE" and name != "Remote")
     )
 

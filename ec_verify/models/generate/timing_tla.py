@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of ``tla/Timing.tla``, the inequalities between timers in TLA+.
+"""Generator of ``tla/common/Timing.tla``, the inequalities between timers in TLA+.
 
-``tla/Timers.tla`` lets a process start with any timers that keep them and shows what
-each is for. The generated file is committed, like ``tla/Lifecycle.tla``.
+``tla/timers/Timers.tla`` lets a process start with any timers that keep them and shows what
+each is for. The generated file is committed, like ``tla/common/Lifecycle.tla``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ec_verify.models.generate import generated
 from ec_verify.models.generate.generated import comment
 
 FILE_NAME: Final = "Timing.tla"
+#: Of ``tla/``.
+FOLDER: Final = "common"
 
 _HEADER: Final = r"""\* SPDX-License-Identifier: Apache-2.0
 ------------------------------- MODULE Timing -------------------------------
@@ -42,12 +44,12 @@ def generate(items: Iterable[Inequality] | None = None) -> str:
 
 def is_current(folder: Path | None = None) -> bool:
     """Whether the committed file is what ``generate`` would write."""
-    return generated.is_current((folder or tla_dir()) / FILE_NAME, generate())
+    return generated.is_current((folder or tla_dir() / FOLDER) / FILE_NAME, generate())
 
 
 def write(folder: Path | None = None) -> Path:
     """Write the file and return its path."""
-    return generated.write((folder or tla_dir()) / FILE_NAME, generate())
+    return generated.write((folder or tla_dir() / FOLDER) / FILE_NAME, generate())
 
 
 def _formula(item: Inequality) -> str:

@@ -70,7 +70,7 @@ def test_the_command_reports_the_rate() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["no-such-fault"], "no fault is called no-such-fault"),
+        (["no-quarantin"], "no fault is called 'no-quarantin'; did you mean no-quarantine, "),
         (["--faults", "nowhere:AT_ALL"], "nowhere"),
         (["--faults", "json"], "module:mapping"),
     ],

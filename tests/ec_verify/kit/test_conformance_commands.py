@@ -42,6 +42,13 @@ def python(code: str) -> list[str]:
 
 
 # -------------------------------------------------------------------- the command
+def test_a_name_of_no_case_is_answered_with_the_nearest():
+    done = conformance("list", "lease and fense")
+    assert done.returncode == 2
+    assert "did you mean lease and fence, " in " ".join(done.stderr.split())
+    assert len(done.stderr) < 250
+
+
 def test_run_prints_json_alone_and_a_history_can_be_rechecked(tmp_path: Path):
     scenarios = tmp_path / "scenarios"
     scenarios.mkdir()

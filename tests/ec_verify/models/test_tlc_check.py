@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from ec_verify.models.check import judge, pins, run_models, steps
+from ec_verify.models.config import Config
 from ec_verify.models.java import ToolMissing, find_jar, find_java
 from ec_verify.models.manifest import Simulate, load_manifest
 from ec_verify.models.output import Output
@@ -20,18 +21,16 @@ WATCHER = Silent()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return copy_models(tmp_path_factory.mktemp("models"))
+    return copy_models(tmp_path_factory.mktemp("runs") / "models")
 
 
 @pytest.fixture(scope="module")
 def reports(folder):
     """Every model of the folder, run once, two at a time."""
-    before = sorted(path.name for path in folder.iterdir())
+    before = sorted(folder.rglob("*"))
     models = load_manifest(folder).select([], "full")
     found = run_models(models, folder, jobs=2, watcher=WATCHER)
-    assert sorted(path.name for path in folder.iterdir()) == before, (
-        "a run wrote beside the sources"
-    )
+    assert sorted(folder.rglob("*")) == before, "a run wrote beside the sources"
     assert [report.model for report in found] == list(models)
     return {report.model.name: report for report in found}
 
@@ -86,7 +85,7 @@ def test_the_list_above_is_complete(reports):
                          "entry: allocated --write_landed--> ready (by Shortcut)",
                          "Shortcut fires entry.write_landed but is no action of "
                          "spec/lifecycle.toml"]),
-        ("endless", ["killed after 2 s; see `timeout` in the manifest"]),
+        ("endless", ["killed after 2 s; see `timeout` in models.toml"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(reports, name, sentences):
@@ -107,6 +106,9 @@ def test_steps_are_written_for_counterexamples_only(reports):
     assert set(found) <= {name for name, r in reports.items() if r.model.mode == "bug" and r.ok}
     known = dataclasses.replace(reports["invariant"].model, steps=1)
     assert steps([dataclasses.replace(reports["invariant"], model=known)]) == {}
+    fresh = dataclasses.replace(reports["invariant"].model, seconds=None)
+    first = steps([dataclasses.replace(reports["invariant"], model=fresh, seconds=1.26)])
+    assert first == {"invariant": {"seconds": 1.3, "steps": 1}}
 
 
 def test_counterexamples(reports):
@@ -145,11 +147,11 @@ def test_runs_of_a_long_kind_use_the_other_collector(folder):
     runner = TlcRunner()
     for short in (False, True):
         (folder / f"{short}").mkdir()
-        job = Job(folder, "Counter.tla", "ok.cfg", short=short)
+        job = Job(folder, "Counter.tla", Config(), short=short)
         command[short] = runner._command(job, folder / f"{short}")
     assert "-XX:+UseParallelGC" in command[False]
     assert "-XX:+UseSerialGC" in command[True]
-    walks = Job(folder, "Counter.tla", "ok.cfg", simulate=Simulate(5, 20, 7))
+    walks = Job(folder, "Counter.tla", Config(), simulate=Simulate(5, 20, 7))
     (folder / "walks").mkdir()
     assert "num=5" in runner._command(walks, folder / "walks")
 
@@ -171,7 +173,7 @@ def test_stop_kills_what_runs_and_refuses_what_comes(folder):
 
     def run():
         try:
-            runner.run(Job(folder, "Endless.tla", "endless.cfg"))
+            runner.run(Job(folder, "Endless.tla", Config(specification="Spec")))
         except RunStopped as exc:
             caught.append(exc)
 
@@ -184,12 +186,12 @@ def test_stop_kills_what_runs_and_refuses_what_comes(folder):
     assert len(caught) == 1
     wait_until(lambda: not java_children())
     with pytest.raises(RunStopped):
-        runner.run(Job(folder, "Counter.tla", "ok.cfg"))
+        runner.run(Job(folder, "Counter.tla", Config()))
 
 
 def test_a_model_whose_history_cannot_be_read_is_a_crash_not_an_exception(folder):
-    edges = load_manifest(folder).select(["edges"], "pr")[0]
-    counter = dataclasses.replace(edges, module="Counter.tla", cfg="ok.cfg")
+    edges, ok = load_manifest(folder).select(["edges", "ok"], "pr")
+    counter = dataclasses.replace(edges, module=ok.module, config=ok.config)
     (report,) = run_models([counter], folder, jobs=1, watcher=Silent())
     assert report.result == "crash"
     assert "no variable `ev`" in report.problems[0]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from ec_verify import cli
 from ec_verify.models.generate import lifecycle_tla, timing_tla
 from ec_verify.models.manifest import load_manifest
-from tests.ec_verify.models.tlc.helpers import copy_models
+from tests.ec_verify.models.tlc.helpers import copy_models, rewrite
 
 RUN = CliRunner()
 
@@ -55,12 +55,12 @@ def test_json_of_a_failed_run_keeps_stdout_for_the_object(folder):
 
 
 def test_show_runs_one_model_and_prints_what_changed(folder):
-    cfg = folder / "edges-rogue.cfg"
-    cfg.write_text(cfg.read_text() + "INVARIANT Unfreed\n")
-    with open(folder / "OneEntry.tla") as file:
-        text = file.read()
-    (folder / "OneEntry.tla").write_text(
-        text.replace("TypeOK ==", 'Unfreed == entry # "pinned"\nTypeOK ==')
+    rewrite(
+        folder / "small" / "models.toml",
+        ("constants = { Rogue = true }", 'constants = { Rogue = true }\ninvariants = ["Unfreed"]'),
+    )
+    rewrite(
+        folder / "small" / "OneEntry.tla", ("TypeOK ==", 'Unfreed == entry # "pinned"\nTypeOK ==')
     )
     done = RUN.invoke(cli.app, ["check", "--show", "edges-rogue"])
     assert done.exit_code == 1
@@ -91,8 +91,22 @@ def test_random_walks_print_their_seed(folder, options, seed):
 def test_unknown_model(folder):
     done = RUN.invoke(cli.app, ["check", "invarient"])
     assert done.exit_code == 2
-    assert "did you mean invariant?" in done.stderr
+    assert "did you mean invariant, " in done.stderr
     assert done.stdout == ""
+
+
+def test_a_config_is_printed_and_nothing_runs(folder, monkeypatch):
+    monkeypatch.setenv("JAVA", "no-such-java")
+    done = RUN.invoke(cli.app, ["check", "--cfg", "temporal"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == (
+        "\\* temporal: a config for Counter.tla\n\\* The second of two properties.\n"
+        "SPECIFICATION FairSpec\nCONSTANTS\n    Max = 3\nINVARIANTS\n    TypeOK\n"
+        "PROPERTIES\n    ReturnsProp\n    PassesTwoProp\n"
+    )
+    for words in (["--cfg", "tempral"], ["--cfg", "ok", "live"], ["--cfg", "ok", "--show", "live"]):
+        done = RUN.invoke(cli.app, ["check", *words])
+        assert (done.exit_code, done.stdout) == (2, "")
 
 
 def test_new_pins(folder):
@@ -103,27 +117,44 @@ def test_new_pins(folder):
     assert (model.distinct_states, model.depth) == (6, 3)
 
 
+def test_a_model_that_is_added_is_pinned_by_its_first_run(folder):
+    """Step 4 of `tla/README.md`."""
+    with open(folder / "small" / "models.toml", "a") as file:
+        file.write('\n[model.fresh]\nbase = "ok"\nabout = "It was added."\n')
+    done = RUN.invoke(cli.app, ["check", "fresh"])
+    assert done.exit_code == 1
+    assert "distinct_states is 6, the manifest says nothing" in done.stdout
+    assert RUN.invoke(cli.app, ["check", "fresh", "--update-manifest"]).exit_code == 1
+    assert RUN.invoke(cli.app, ["check", "fresh"]).exit_code == 0
+    assert [model.name for model in load_manifest(folder).models][-1] == "fresh"
+
+
 def test_problems_of_other_models_do_not_fail_a_named_run(folder):
     (folder / "stray.cfg").write_text("")
-    (folder / "live.cfg").unlink()
+    rewrite(
+        folder / "small" / "models.toml",
+        ('about = "It comes back again and again."', 'module = "Gone.tla"\nabout = "x"'),
+    )
     done = RUN.invoke(cli.app, ["check", "--json", "ok"])
     assert done.exit_code == 0
     assert "stray.cfg" in done.stderr
     done = RUN.invoke(cli.app, ["check", "--json", "live"])
     assert done.exit_code == 1
-    assert "live.cfg is missing" in done.stderr
+    assert "Gone.tla is missing" in done.stderr
 
 
 def test_problems_fail_a_whole_run(folder):
-    document = json.loads((folder / "manifest.json").read_text())
-    document["models"] = document["models"][:1]
-    (folder / "manifest.json").write_text(json.dumps(document))
+    (folder / "small" / "models.toml").write_text(
+        '[model.ok]\nmodule = "Counter.tla"\nmode = "exhaustive"\nspecification = "Spec"\n'
+        'about = "x"\nconstants = { Max = 3 }\ninvariants = ["TypeOK"]\n'
+    )
     done = RUN.invoke(cli.app, ["check", "--json"])
     answer = json.loads(done.stdout)
     assert [m["result"] for m in answer["models"]] == ["ok"]
     assert answer["ok"] is False
     assert done.exit_code == 1
-    assert "no entry of manifest.json uses Broken.tla" in done.stderr
+    assert "no model uses small/Broken.tla" in done.stderr
+    assert "manifest.json pins live" in done.stderr
 
 
 def test_broken_manifest(folder):
@@ -145,7 +176,7 @@ def test_no_java(folder, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interruption_kills_java(folder, number):
     code = (
-        "import pathlib, signal, sys\nfrom ec_protocol import cli\n"
+        "import pathlib, signal, sys\nfrom ec_verify import cli\n"
         # Whoever runs the tests in the background may have it ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "folder = pathlib.Path(sys.argv.pop())\ncli.tla_dir = lambda: folder\ncli.main()"
@@ -172,16 +203,18 @@ def test_interruption_kills_java(folder, number):
 
 def test_generate(tmp_path, monkeypatch):
     done = RUN.invoke(cli.app, ["generate", "--check"])
-    both = "tla/Lifecycle.tla is current\ntla/Timing.tla is current\n"
+    names = ("tla/common/Lifecycle.tla", "tla/common/Timing.tla")
+    both = "".join(f"{name} is current\n" for name in names)
     assert (done.exit_code, done.stdout) == (0, both)
     for module in (lifecycle_tla, timing_tla):
         monkeypatch.setattr(module, "tla_dir", lambda: tmp_path)
+        (tmp_path / "common").mkdir(exist_ok=True)
         done = RUN.invoke(cli.app, ["generate", "--check"])
         assert done.exit_code == 1
-        assert f"tla/{module.FILE_NAME} is not what" in done.stderr
+        assert f"tla/common/{module.FILE_NAME} is not what" in done.stderr
         assert "run ec-protocol generate" in done.stderr
         module.write()
-    (tmp_path / "Timing.tla").unlink()
+    (tmp_path / "common" / "Timing.tla").unlink()
     assert RUN.invoke(cli.app, ["generate"]).exit_code == 0
     assert RUN.invoke(cli.app, ["generate", "--check"]).stdout == both
 
@@ -202,7 +235,7 @@ def test_diagram():
     assert RUN.invoke(cli.app, ["diagram", "--check"]).exit_code == 0
     done = RUN.invoke(cli.app, ["diagram", "entri"])
     assert done.exit_code == 2
-    assert "did you mean entry?" in done.stderr
+    assert "did you mean entry, " in done.stderr
     assert RUN.invoke(cli.app, ["diagram", "copy", "--write"]).exit_code == 2
 
 

@@ -56,7 +56,7 @@ def test_filling_keeps_the_text_around_and_is_stable():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<!-- diagram:copi -->\n<!-- /diagram -->\n", "no such lifecycle; known: entry"),
+        ("<!-- diagram:copi -->\n<!-- /diagram -->\n", "no such lifecycle; did you mean copy, "),
         ("<!-- diagram:copy -->\n<!-- /table -->\n", "is not closed by <!-- /diagram -->"),
         (
             "<!-- diagram:copy -->\n<!-- table:copy -->\n<!-- /table -->\n<!-- /diagram -->\n",

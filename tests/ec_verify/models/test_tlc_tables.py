@@ -6,9 +6,10 @@ import json
 import pytest
 
 from ec_protocol.tables.files import tla_dir
+from ec_verify.models.config import Config
 from ec_verify.models.generate import tables
-from ec_verify.models.manifest import load_manifest
-from tests.ec_verify.models.tlc.helpers import copy_models
+from ec_verify.models.manifest import load_manifest, write_pins
+from tests.ec_verify.models.tlc.helpers import copy_models, rewrite
 
 MANIFEST = load_manifest(tla_dir())
 
@@ -73,21 +74,17 @@ def test_blocks_are_filled_and_the_rest_is_kept(tmp_path):
     assert "| 5 walks | ≤ 20 |" in text
     assert not tables.stale(folder)
     assert not tables.write(folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["models"][0]["depth"] = 99
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_pins(load_manifest(folder), {"ok": {"depth": 99}})
     assert tables.stale(folder)
 
 
 def test_a_fault_leads_to_the_file_that_its_schedule_stands_in(tmp_path):
     folder = copy_models(tmp_path / "models")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    bugs = [entry for entry in manifest["models"] if entry["mode"] == "bug"][:2]
-    for entry in bugs:
-        entry["fault"] = "F1"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    first, second = "initial", "stutter"
+    for name in (first, second):
+        head = f"[model.{name}]\n"
+        rewrite(folder / "small" / "models.toml", (head, f'{head}fault = "F1"\n'))
     (folder / "README.md").write_text("<!-- faults -->\n<!-- /faults -->\n")
-    first, second = sorted(entry["name"] for entry in bugs)
     files = folder / tables.SCENARIOS
     files.mkdir(parents=True)
     (files / f"{first}.json").write_text(json.dumps({"cases": [{"id": first, "also": [second]}]}))
@@ -101,5 +98,5 @@ def test_a_fault_leads_to_the_file_that_its_schedule_stands_in(tmp_path):
 
 
 def test_bounds_leave_out_safeguards():
-    text = "CONSTANTS\n    A = A\n    Blocks = {b1}\n    Size <- SizeOne\n    Fence = TRUE\n"
-    assert tables.bounds(text) == "Blocks {b1}; Size SizeOne"
+    constants = {"A": "A", "Blocks": "{b1}", "Size": "<- SizeOne", "Fence": "TRUE"}
+    assert tables.bounds(Config(constants=constants)) == "Blocks {b1}; Size SizeOne"

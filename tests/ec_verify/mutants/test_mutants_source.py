@@ -258,5 +258,5 @@ def test_a_name_that_is_none_is_refused_with_a_hint(monkeypatch) -> None:
         assert "--list shows all" in done.stderr
     done = command(monkeypatch, {}, ALIVE.replace("forget", "forgt"))
     assert done.exit_code == 2
-    assert f"did you mean {ALIVE}?" in done.stderr.replace("\n", "")
+    assert f"did you mean {ALIVE}, " in done.stderr.replace("\n", "")
     assert command(monkeypatch, {}, "nothing").exit_code == 1

@@ -160,7 +160,7 @@ def test_an_unknown_model_is_told_all_the_same():
 @pytest.mark.parametrize("teller", Teller.__subclasses__(), ids=lambda t: t.__name__)
 def test_tellers_know_the_variables_of_their_models(teller):
     """A module that loses a variable would silently fall back to the plain telling."""
-    text = "".join(path.read_text() for path in tla_dir().glob("*.tla"))
+    text = "".join(path.read_text() for path in tla_dir().rglob("*.tla"))
     declared = set()
     for block in text.split("VARIABLE")[1:]:
         head = block.split("==")[0]
@@ -170,7 +170,7 @@ def test_tellers_know_the_variables_of_their_models(teller):
 
 
 def test_every_known_action_of_the_environment_is_in_a_model():
-    text = "".join(path.read_text() for path in tla_dir().glob("*.tla"))
+    text = "".join(path.read_text() for path in tla_dir().rglob("*.tla"))
     for teller in Teller.__subclasses__():
         for action in teller.environment:
             assert f"\n{action}" in text, f"{teller.__name__}: {action}"

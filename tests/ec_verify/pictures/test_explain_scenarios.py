@@ -70,8 +70,10 @@ def test_a_file_of_several_cases_asks_which(tmp_path):
     document["cases"].append({**document["cases"][0], "id": "second"})
     path = tmp_path / "two.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(UnknownInput, match="--case: BugPeerReadF3, second"):
+    with pytest.raises(UnknownInput, match="2 cases with --case, for example BugPeerReadF3"):
         tell([str(path)])
+    with pytest.raises(UnknownInput, match="'secnd'; did you mean second or BugPeerReadF3"):
+        tell([str(path)], case="secnd")
     assert tell([str(path)], case="second").title == "second"
 
 

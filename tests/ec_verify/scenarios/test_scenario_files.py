@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from ec_protocol.tables.files import tla_dir
 from ec_verify.behaviours.errors import NotExpressible
 from ec_verify.cli import app
+from ec_verify.models.config import Config
 from ec_verify.models.manifest import load_manifest
 from ec_verify.scenarios.files import (
     relatives,
@@ -116,13 +117,13 @@ def test_only_files_of_the_command_are_looked_at(tmp_path):
 @pytest.mark.parametrize(
     ("specification", "constants", "says"),
     [
-        ("Spec", "", ""),
-        ("FairSpec", "", ""),
-        ("NoTickSpec", "", ""),
-        ("HastySpec", "", "HastySpec has an action beside Next"),
-        ("ChattySpec", "", "ChattySpec has an action beside Next"),
-        ("Spec", "    CanRead <- DeafCanRead\n", "DeafCanRead is another table"),
-        ("Spec", "    Size <- SizeOne\n", ""),
+        ("Spec", {}, ""),
+        ("FairSpec", {}, ""),
+        ("NoTickSpec", {}, ""),
+        ("HastySpec", {}, "HastySpec has an action beside Next"),
+        ("ChattySpec", {}, "ChattySpec has an action beside Next"),
+        ("Spec", {"CanRead": "<- DeafCanRead"}, "DeafCanRead is another table"),
+        ("Spec", {"Size": "<- SizeOne", "CanKill": "{p}"}, ""),
     ],
 )
 def test_what_a_model_does_beside_the_protocol_is_shown_by_no_schedule(
@@ -135,8 +136,8 @@ def test_what_a_model_does_beside_the_protocol_is_shown_by_no_schedule(
         "ChattySpec ==\n    Init /\\ [][Next \\/ \\E a \\in Attempts :\n"
         "                   Says(a)]_vars\n"
     )
-    (tmp_path / "MC.cfg").write_text(f"SPECIFICATION {specification}\nCONSTANTS\n{constants}")
-    model = replace(load_manifest(tla_dir()).models[0], module="MC.tla", cfg="MC.cfg")
+    config = Config(specification=specification, constants=constants)
+    model = replace(load_manifest(tla_dir()).models[0], module="MC.tla", config=config)
     assert beside_the_protocol(model, tmp_path) == says
     if says:
         with pytest.raises(NotExpressible, match="which no schedule shows"):

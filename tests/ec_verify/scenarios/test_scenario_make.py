@@ -150,13 +150,11 @@ def test_requests_of_a_killed_process_are_not_finished():
 
 
 def test_a_walk_keeps_the_constants_and_checks_its_end_only():
-    config = (tla_dir() / "SIMPeerRead.cfg").read_text()
-    walk = _only_walk(config)
-    assert "MaxAttempts = 4" in walk
-    assert "SPECIFICATION Spec" in walk
-    assert re.findall(r"^INVARIANTS?\b.*$", walk, re.MULTILINE) == ["INVARIANT WalkEnds"]
-    assert "NoWrongBytesInv" not in walk
-    assert "PROPERTIES" not in walk
+    (model,) = load_manifest(tla_dir()).select(["SIMPeerRead"], "full")
+    walk = _only_walk(model.config)
+    assert walk.constants["MaxAttempts"] == "4"
+    assert walk.specification == "Spec"
+    assert walk.checked == ("WalkEnds",)
 
 
 # -------------------------------------------------------------------------- files

@@ -55,7 +55,7 @@ def test_a_rejection_says_where_and_what_to_do(reports: dict[str, Report]) -> No
     assert rejection is not None
     assert (rejection.action, rejection.process) == ("AckOk", "consumer")
     assert rejection.line == (rejection.number or 0) + 1
-    assert "AckOk in tla/TraceRead.tla, line" in rejection.advice
+    assert "AckOk in tla/traces/TraceRead.tla, line" in rejection.advice
     assert "ec-protocol explain" in rejection.advice
 
 

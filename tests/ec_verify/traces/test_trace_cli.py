@@ -91,15 +91,22 @@ def test_what_cannot_be_read_is_not_accepted(
 def test_all_accepted_is_status_0(traces: dict[str, Path]) -> None:
     result = run("check", traces["good"])
     assert result.exit_code == 0
-    assert "1 of 1 traces are accepted" in " ".join(result.stdout.split())
+    text = " ".join(result.stdout.split())
+    assert "1 of 1 traces are accepted" in text
+    assert "actions are shown; not: " in text
+    assert "edges of the lifecycles are shown; not: " in text
 
 
-def test_people_get_the_reason(traces: dict[str, Path]) -> None:
-    result = run("check", traces["bad"])
+@pytest.mark.parametrize("names", [("bad",), ("good", "bad")])
+def test_people_get_the_reason_and_not_what_a_bad_trace_does_not_show(
+    traces: dict[str, Path], names: tuple[str, ...]
+) -> None:
+    result = run("check", *(traces[name] for name in names))
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
     assert "ReadDone of consumer" in text
     assert "does not hold: entry 1 state expected: ready recorded: pinned next: read" in text
+    assert "are shown" not in text
 
 
 def test_mutants_are_counted(traces: dict[str, Path]) -> None:

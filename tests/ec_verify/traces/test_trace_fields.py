@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One field, one meaning: the specification, the format's description and the code agree.
 
-Beside each action of ``tla/Trace*.tla`` stand rows ``| spec variable | trace field |
+Beside each action of ``tla/traces/*.tla`` stand rows ``| spec variable | trace field |
 code attribute |``; ``spec/TRACE.md`` has the same rows with a description.
 """
 
@@ -56,7 +56,7 @@ class Row:
 
 def tables() -> Iterator[tuple[str, list[Row]]]:
     """Per operator of the trace specification the rows right above it."""
-    for path in sorted(tla_dir().glob("Trace*.tla")):
+    for path in sorted((tla_dir() / "traces").glob("*.tla")):
         rows: list[Row] = []
         group = ""
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -173,4 +173,4 @@ def test_the_rows_are_read() -> None:
     assert Row(".fence", "vars.read.fence", "Attempt.fence") in TABLES["RequestRead"]
     assert not exists("Attempt.moon")
     assert not exists("Moon.phase")
-    assert Path(tla_dir() / "TraceRead.tla").is_file()
+    assert Path(tla_dir() / "traces" / "TraceRead.tla").is_file()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each invariant of ``tla/TraceProps.tla`` can fail, and does for what it is about.
+"""Each invariant of ``tla/traces/TraceProps.tla`` can fail, and does for what it is about.
 
 The actions' guards would reject these traces sooner, so here every record is believed
-(``tla/TraceBelieve.tla``) and the invariants judge alone.
+(``tla/traces/TraceBelieve.tla``) and the invariants judge alone.
 """
 
 from __future__ import annotations
@@ -192,9 +192,9 @@ def test_an_invariant_can_fail(
 
 
 def test_all_invariants_are_here() -> None:
-    text = (tla_dir() / "TraceProps.tla").read_text(encoding="utf-8")
+    text = (tla_dir() / "traces" / "TraceProps.tla").read_text(encoding="utf-8")
     stated = re.findall(r"^(\w+Inv)\(", text, re.MULTILINE)
     checked = re.findall(
-        r'Guard\("(\w+Inv)", \1\(', (tla_dir() / "Trace.tla").read_text(encoding="utf-8")
+        r'Guard\("(\w+Inv)", \1\(', (tla_dir() / "traces" / "Trace.tla").read_text(encoding="utf-8")
     )
     assert sorted(stated) == sorted(checked) == sorted(DOCTORS)

@@ -14,11 +14,19 @@ HERE = Path(__file__).resolve().parent
 
 def copy_models(target: Path) -> Path:
     """A folder with its own manifest, models and Lifecycle.tla, free to be changed."""
-    target.mkdir(parents=True, exist_ok=True)
-    for path in (HERE / "models").iterdir():
-        shutil.copyfile(path, target / path.name)
-    shutil.copyfile(tla_dir() / "Lifecycle.tla", target / "Lifecycle.tla")
+    shutil.copytree(HERE / "models", target)
+    (target / "common").mkdir()
+    shutil.copy(tla_dir() / "common" / "Lifecycle.tla", target / "common")
     return target
+
+
+def rewrite(path: Path, *changes: tuple[str, str]) -> None:
+    """Replace texts that stand once in a file."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, (path, old)
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
 
 
 def recorded(name: str) -> tuple[str, int]:
