@@ -10,17 +10,11 @@ from typing import Final
 
 from ec_protocol.errors import ECError
 from ec_protocol.tables.files import spec_dir
-from ec_verify.behaviours.reading import State, Teller
+from ec_verify.behaviours.models import draw
+from ec_verify.behaviours.reading import state_of
 from ec_verify.behaviours.story import Story, Verdict
 from ec_verify.models.manifest import Model
 from ec_verify.models.output import Output, Step
-from ec_verify.models.tla_value import ValueTextError, parse
-from ec_verify.pictures.fleet_model import FleetTeller
-from ec_verify.pictures.peer_model import PeerTeller
-from ec_verify.pictures.peer_read import PeerReadTeller
-from ec_verify.pictures.tier_model import TierTeller
-
-TELLERS: Final[tuple[type[Teller], ...]] = (PeerReadTeller, TierTeller, PeerTeller, FleetTeller)
 
 _BACK_TO: Final = re.compile(r"goes back to state (\d+)")
 _EXTENDS: Final = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
@@ -49,9 +43,7 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
             + (f": {output.message}" if output.message else "")
             + "; name a config whose mode in tla/manifest.json is bug"
         )
-    states = [state_of(step) for step in output.trace]
-    story = Story(title=name, subtitle=_subtitle(output, model), lanes=[], time_unit="state")
-    _tell(story, output.trace, states)
+    story = tell_behaviour(output.trace, name, _subtitle(output, model))
     story.about = about(folder / model.cfg) if model else ""
     story.verdict = _verdict(output, model, folder, story)
     return story
@@ -60,35 +52,8 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
 def tell_behaviour(steps: Sequence[Step], name: str, subtitle: str) -> Story:
     """The story of a behaviour that breaks nothing, for example a simulated one."""
     story = Story(title=name, subtitle=subtitle, lanes=[], time_unit="state")
-    _tell(story, steps, [state_of(step) for step in steps])
+    draw([(step.action, state_of(step)) for step in steps], story)
     return story
-
-
-def _tell(story: Story, steps: Sequence[Step], states: list[State]) -> None:
-    teller = _teller_for(states[0])(story, states[0])
-    before: State = {}
-    for number, (step, state) in enumerate(zip(steps, states, strict=True), 1):
-        teller.tell(step.action, before, state)
-        story.steps[-1].time = str(number)
-        before = state
-
-
-def _teller_for(state: State) -> type[Teller]:
-    for teller in TELLERS:
-        if teller.needs <= state.keys():
-            return teller
-    return Teller
-
-
-def state_of(step: Step) -> State:
-    """The variables' values; a text that is none is kept as it is."""
-    state = {}
-    for name, text in step.state.items():
-        try:
-            state[name] = parse(text)
-        except ValueTextError:
-            state[name] = " ".join(text.split())  # shown as it is
-    return state
 
 
 def _subtitle(output: Output, model: Model | None) -> str:

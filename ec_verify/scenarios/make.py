@@ -11,28 +11,22 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ec_verify.behaviours import fleet, peer, peer_read, quota, tier
-from ec_verify.behaviours.draft import Draft, Step
 from ec_verify.behaviours.errors import NotExpressible, ScenarioError
-from ec_verify.behaviours.reading import State
+from ec_verify.behaviours.models import model_of
+from ec_verify.behaviours.reading import state_of
+from ec_verify.behaviours.schedule import Draft, Step
 from ec_verify.kit.language.levels import strictest
 from ec_verify.models.check import job_for
 from ec_verify.models.manifest import Manifest, Model
 from ec_verify.models.output import Output
 from ec_verify.models.runner import Job, TlcRunner
-from ec_verify.pictures.fleet_model import FleetTeller
-from ec_verify.pictures.from_tlc import about, clause_texts, property_comment, state_of
-from ec_verify.pictures.peer_model import PeerTeller
-from ec_verify.pictures.peer_read import PeerReadTeller
-from ec_verify.pictures.tier_model import TierTeller
+from ec_verify.pictures.from_tlc import about, clause_texts, property_comment
 from ec_verify.scenarios.shown import PLAIN, beside_the_protocol, clause_of
-
-Move = tuple[str, State]
 
 LANGUAGE_VERSION: Final = 1
 #: Walks of one simulation model, and where their seeds begin.
@@ -49,14 +43,6 @@ _WALK_ENDS: Final = {
 }
 _TWO_MADE: Final = 'read[2] # "absent"'
 
-Translation = Callable[[Sequence[Move], Mapping[str, str], str], Draft]
-_TRANSLATIONS: Final[tuple[tuple[frozenset[str], Translation], ...]] = (
-    (PeerReadTeller.needs, lambda moves, constants, broken: peer_read.schedule(moves, broken)),
-    (TierTeller.needs, lambda moves, constants, broken: tier.schedule(moves)),
-    (PeerTeller.needs, lambda moves, constants, broken: peer.schedule(moves, broken)),
-    (FleetTeller.needs, lambda moves, constants, broken: fleet.schedule(moves, constants)),
-    (quota.NEEDS, lambda moves, constants, broken: quota.schedule(moves, constants)),
-)
 _CONSTANT: Final = re.compile(r"^\s+(\w+) = (\S.*?)\s*$", re.MULTILINE)
 _CLAUSE: Final = re.compile(r"EC-\d+\.\d+")
 _FINDS: Final = re.compile(r"TLC finds: (.*?)(?:\. |\.?$)")
@@ -170,10 +156,10 @@ def translate(output: Output, cfg: Path) -> Draft:
     """
     moves = [(step.action, state_of(step)) for step in output.trace]
     constants = dict(_CONSTANT.findall(cfg.read_text(encoding="utf-8")))
-    for needs, translation in _TRANSLATIONS:
-        if needs <= moves[0][1].keys():
-            return translation(moves, constants, output.name or "")
-    raise NotExpressible("no translation knows this model's variables")
+    schedule = model_of(moves[0][1]).schedule
+    if schedule is None:
+        raise NotExpressible("no translation knows this model's variables")
+    return schedule(moves, constants, output.name or "")
 
 
 def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: str) -> Made:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ec_protocol.tables.files import tla_dir
-from ec_verify.behaviours.reading import Teller
+from ec_verify.behaviours.models import _MODELS
 from ec_verify.behaviours.story import Story
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, Step, parse_output
@@ -157,23 +157,23 @@ def test_an_unknown_model_is_told_all_the_same():
     assert story.steps[1].changes["state|note"] == "still not ] one"
 
 
-@pytest.mark.parametrize("teller", Teller.__subclasses__(), ids=lambda t: t.__name__)
-def test_tellers_know_the_variables_of_their_models(teller):
-    """A module that loses a variable would silently fall back to the plain telling."""
+@pytest.mark.parametrize("model", _MODELS, ids=lambda m: m.event.__name__)
+def test_events_know_the_variables_of_their_models(model):
+    """A module that loses a variable would silently fall back to the plain reading."""
     text = "".join(path.read_text() for path in tla_dir().glob("*.tla"))
     declared = set()
     for block in text.split("VARIABLE")[1:]:
         head = block.split("==")[0]
         declared |= {line.split("\\*")[0].strip(" ,S") for line in head.splitlines()}
     declared |= {name.strip() for line in declared for name in line.split(",")}
-    assert teller.needs <= declared
+    assert model.event.needs <= declared
 
 
 def test_every_known_action_of_the_environment_is_in_a_model():
     text = "".join(path.read_text() for path in tla_dir().glob("*.tla"))
-    for teller in Teller.__subclasses__():
-        for action in teller.environment:
-            assert f"\n{action}" in text, f"{teller.__name__}: {action}"
+    for model in _MODELS:
+        for action in model.picture.environment:
+            assert f"\n{action}" in text, f"{model.picture.__name__}: {action}"
 
 
 def test_a_reached_state_is_no_violation():

@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from ec_protocol.tables.files import spec_dir, tla_dir
 from ec_verify.behaviours import fleet, peer_read, tier
-from ec_verify.behaviours.draft import Draft
 from ec_verify.behaviours.errors import NotExpressible, ScenarioError
+from ec_verify.behaviours.reading import state_of
+from ec_verify.behaviours.schedule import Draft
 from ec_verify.cli import app
 from ec_verify.kit.language.schedule import load_file
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, parse_output
 from ec_verify.models.runner import Run
-from ec_verify.pictures.from_tlc import state_of
 from ec_verify.scenarios.files import scenario_dir, text
 from ec_verify.scenarios.make import _only_walk, candidates, make
 from tests import ROOT
