@@ -209,7 +209,7 @@ class FleetPicture(Picture[FleetEvent]):
             for message in event.sent:
                 self._send(message, event)
             for message in event.taken:
-                self.receive(message, event.lane)
+                self.receive(message)
             consumer, producer = event.ends(attempt)
             if event.action == "PostRead":
                 self.arrow(f"{consumer}/pump", f"{consumer}/dma", "post READ", "data")

@@ -102,7 +102,7 @@ class PeerPicture(Picture[PeerEvent]):
         for message in event.sent:
             self.send(message, event.lane, "peer" if message.kind == "request" else "pump")
         for message in event.taken:
-            self.receive(message, event.lane)
+            self.receive(message)
         if event.action == "PostRead":
             self.arrow("pump", "dma", "post READ", "data")
         subjects = [f"read {shown(r)}" for r in event.attempts]

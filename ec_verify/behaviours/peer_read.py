@@ -206,7 +206,7 @@ class PeerReadPicture(Picture[PeerReadEvent]):
                 target = "p.pump" if message.kind == "request" else "c.pump"
                 self.send(message, event.lane, target)
         for message in event.taken:
-            self.receive(message, event.lane)
+            self.receive(message)
         for attempt in event.attempts:
             self._moves(event, attempt)
         self._bars(event.after)

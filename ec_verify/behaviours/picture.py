@@ -8,6 +8,7 @@ stand beside the events that they draw.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -154,17 +155,15 @@ class Picture(Generic[E]):
         self.story.arrows.append(arrow)
         self._under_way[message] = arrow
 
-    def receive(self, message: Message, lane: str) -> None:
+    def receive(self, message: Message) -> None:
         """A message arrives, or the network delivers it once more."""
         arrow = self._under_way.get(message)
         if arrow is None:
             return
         if arrow.end is None:
-            arrow.end, arrow.target = self.row, lane
+            arrow.end = self.row
         else:
-            self.story.arrows.append(
-                Arrow(arrow.source, lane, arrow.start, self.row, arrow.label, arrow.kind)
-            )
+            self.story.arrows.append(replace(arrow, end=self.row))
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:

@@ -26,7 +26,7 @@ from ec_verify.console import console
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.terminable import terminable
 from ec_verify.mutants import core, source
-from ec_verify.mutants.explained import (
+from ec_verify.mutants.explanations import (
     Explanation,
     Side,
     load_explanations,
@@ -35,7 +35,6 @@ from ec_verify.mutants.explained import (
     stale,
     unknown_patterns,
 )
-from ec_verify.mutants.forks import Outcome, run_trials
 from ec_verify.mutants.models import (
     EXPLAINED,
     FAILED,
@@ -47,6 +46,7 @@ from ec_verify.mutants.models import (
 )
 from ec_verify.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
 from ec_verify.mutants.safeguards import Safeguard, safeguards
+from ec_verify.mutants.trials import Outcome, run_trials
 
 _COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
 

@@ -11,7 +11,7 @@ import typer
 from ec_protocol.errors import ECError
 from ec_verify.models.terminable import terminable
 from ec_verify.pictures.page import drawing, page
-from ec_verify.pictures.source import tell
+from ec_verify.pictures.source import make_story
 
 #: Written to standard output instead of a file.
 STDOUT = Path("-")
@@ -47,7 +47,7 @@ def explain(
     """Draw a counterexample, a scenario or a recorded run as a sequence diagram."""
     try:
         with terminable():
-            story = tell(what, timeout, adapter, case, check)
+            story = make_story(what, timeout, adapter, case, check)
     except ECError as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(2) from exc

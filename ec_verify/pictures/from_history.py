@@ -41,7 +41,7 @@ _WHY: Final = {
 }
 
 
-def tell_history(case: Mapping[str, Any], history: Sequence[Record], outcome: Record) -> Story:
+def story_of_history(case: Mapping[str, Any], history: Sequence[Record], outcome: Record) -> Story:
     """The story of a case that was played.
 
     Args:

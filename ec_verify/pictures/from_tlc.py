@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from ec_verify.behaviours.models import draw
 from ec_verify.behaviours.reading import state_of
 from ec_verify.behaviours.story import Story, Verdict
 from ec_verify.models.manifest import Model
-from ec_verify.models.output import Output, Step
+from ec_verify.models.output import Output
 
 _BACK_TO: Final = re.compile(r"goes back to state (\d+)")
 _EXTENDS: Final = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
@@ -25,7 +24,7 @@ class NothingToExplain(ECError):
     """There is no behaviour to show; the message says what to name instead."""
 
 
-def tell_counterexample(output: Output, name: str, model: Model | None, folder: Path) -> Story:
+def story_of_counterexample(output: Output, name: str, model: Model | None, folder: Path) -> Story:
     """The story of the behaviour that a run of TLC ended with.
 
     Args:
@@ -43,16 +42,10 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
             + (f": {output.message}" if output.message else "")
             + "; name a config whose mode in tla/manifest.json is bug"
         )
-    story = tell_behaviour(output.trace, name, _subtitle(output, model))
+    story = Story(title=name, subtitle=_subtitle(output, model), lanes=[], time_unit="state")
+    draw([(step.action, state_of(step)) for step in output.trace], story)
     story.about = about(folder / model.cfg) if model else ""
     story.verdict = _verdict(output, model, folder, story)
-    return story
-
-
-def tell_behaviour(steps: Sequence[Step], name: str, subtitle: str) -> Story:
-    """The story of a behaviour that breaks nothing, for example a simulated one."""
-    story = Story(title=name, subtitle=subtitle, lanes=[], time_unit="state")
-    draw([(step.action, state_of(step)) for step in steps], story)
     return story
 
 

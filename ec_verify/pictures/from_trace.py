@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,9 @@ from ec_protocol.errors import TraceError
 from ec_protocol.tables.lifecycle import load_actions, load_lifecycles
 from ec_protocol.trace import read_trace
 from ec_verify.behaviours.story import Arrow, ArrowKind, Lane, OpenBars, Step, Story
-from ec_verify.pictures.merge import Merged, merge, session_of
+from ec_verify.traces.merge import Cue, in_order
+
+Record = Mapping[str, Any]
 
 ELSEWHERE: Final = "elsewhere"
 _HEX: Final = re.compile(r"[0-9a-f]{16,}\Z")
@@ -26,7 +28,7 @@ _REPORTS: Final = frozenset(
 _READ_OVER: Final = frozenset({"done", "retryable", "settled"})
 
 
-def tell_traces(paths: Sequence[Path]) -> Story:
+def story_of_traces(paths: Sequence[Path]) -> Story:
     """The story of one or more trace files, merged.
 
     Raises:
@@ -50,15 +52,50 @@ def tell_traces(paths: Sequence[Path]) -> Story:
     )
     teller = _TraceTeller(story, names, streams)
     lines = [1] * len(streams)  # the header is line 1
-    for row, merged in enumerate(merge(streams)):
-        lines[merged.stream] += 1
-        story.places[str(paths[merged.stream]), lines[merged.stream]] = row
-        teller.tell(merged)
+    for row, (stream, record) in enumerate(merged(streams)):
+        lines[stream] += 1
+        story.places[str(paths[stream]), lines[stream]] = row
+        teller.tell(names[stream, record["node"]], record)
     return story
 
 
-def _records(path: Path) -> list[Mapping[str, Any]]:
-    records: list[Mapping[str, Any]] = []
+def merged(streams: Sequence[Sequence[Record]]) -> Iterator[tuple[int, Record]]:
+    """All records in one order, each with the number of its stream."""
+    for stream, index in in_order([[_cue(record) for record in s] for s in streams]):
+        yield stream, streams[stream][index]
+
+
+def _cue(record: Record) -> Cue:
+    """As ``traces.merge`` has it, of a record that was not checked yet."""
+    args = record["args"]
+    told = [item.get("guards") for item in record["fired"] if isinstance(item, dict)]
+    return Cue(
+        float(record["t"]),
+        record["action"],
+        session_of(record) if {"attempt", "grant"} & args.keys() else None,
+        None if "grant" in args else _state(record, "read"),
+        frozenset(str(guard) for some in told if isinstance(some, list) for guard in some),
+        str(args.get("why", "")),
+    )
+
+
+def session_of(record: Record) -> str | None:
+    """Names the attempt that a record is about, the same on both sides of it."""
+    for key, variables in record["vars"].items():
+        if key.startswith("read:"):
+            session = variables.get("session")
+            if isinstance(session, str):
+                return session
+        elif key.startswith("grant:"):
+            notice = variables.get("notice")
+            if isinstance(notice, str) and ":" in notice:
+                return notice.partition(":")[0]
+    attempt = record["args"].get("attempt")
+    return None if attempt is None else f"{attempt}/{record['args'].get('mm_hash')}"
+
+
+def _records(path: Path) -> list[Record]:
+    records: list[Record] = []
     for number, record in enumerate(read_trace(path), 2):
         for field in _FIELDS:
             if field not in record:
@@ -81,7 +118,7 @@ def _records(path: Path) -> list[Mapping[str, Any]]:
 
 
 def _process_names(
-    paths: Sequence[Path], streams: Sequence[Sequence[Mapping[str, Any]]]
+    paths: Sequence[Path], streams: Sequence[Sequence[Record]]
 ) -> dict[tuple[int, str], str]:
     """A short name for each node of each file."""
     names: dict[tuple[int, str], str] = {}
@@ -107,10 +144,9 @@ class _TraceTeller:
         self,
         story: Story,
         names: Mapping[tuple[int, str], str],
-        streams: Sequence[Sequence[Mapping[str, Any]]],
+        streams: Sequence[Sequence[Record]],
     ) -> None:
         self.story = story
-        self.names = names
         self.bars = OpenBars(story)
         self.row = -1
         self.origin = min(record["t"] for stream in streams for record in stream)
@@ -152,11 +188,9 @@ class _TraceTeller:
         return [*lanes, Lane(ELSEWHERE, "peer", "not recorded")]
 
     # ------------------------------------------------------------------- steps
-    def tell(self, merged: Merged) -> None:
+    def tell(self, process: str, record: Record) -> None:
         """Add the step of one record."""
         self.row += 1
-        record = merged.record
-        process = self.names[merged.stream, record["node"]]
         action = record["action"]
         known = load_actions().get(action)
         actor = known.actor if known else "engine"

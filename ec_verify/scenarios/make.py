@@ -26,7 +26,7 @@ from ec_verify.models.manifest import Manifest, Model
 from ec_verify.models.output import Output
 from ec_verify.models.runner import Job, TlcRunner
 from ec_verify.pictures.from_tlc import about, clause_texts, property_comment
-from ec_verify.scenarios.shown import PLAIN, beside_the_protocol, clause_of
+from ec_verify.scenarios.expressible import PLAIN, beside_the_protocol, clause_of
 
 LANGUAGE_VERSION: Final = 1
 #: Walks of one simulation model, and where their seeds begin.

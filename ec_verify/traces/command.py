@@ -22,8 +22,8 @@ from ec_verify.models.runner import TlcRunner
 from ec_verify.models.terminable import terminable
 from ec_verify.traces.check import Report, as_json, check, coverage, mutants_as_json
 from ec_verify.traces.coverage import Coverage
+from ec_verify.traces.grouping import by_run
 from ec_verify.traces.load import trace_files
-from ec_verify.traces.together import together
 
 app = typer.Typer(
     name="trace",
@@ -120,7 +120,7 @@ def _run(
     try:
         runs: Sequence[Path | Sequence[Path]] = files
         if group:
-            runs = together([file for path in files for file in trace_files(path)])
+            runs = by_run([file for path in files for file in trace_files(path)])
         with _progress(err, len(runs)) as tell, terminable():
             return check(runs, TlcRunner(), on_report=tell, **options)
     except KeyboardInterrupt:

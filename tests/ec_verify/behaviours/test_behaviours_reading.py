@@ -50,6 +50,17 @@ def test_an_ack_that_only_another_attempt_has_is_the_one_that_was_taken():
     assert list(stray.taken) == [Message("ok", 2, 1)]
 
 
+def test_a_notice_that_only_another_attempt_has_is_the_one_that_was_taken():
+    events = events_of("BugPeerReadF1", PeerReadEvent)
+    granted = first(events, "Grant")
+    notice = {"type": "notice", "of": 2, "inc": 1}
+    before = {**granted.after, "net": [*granted.after["net"], notice]}
+    ended = {**before, "grant": tuple("completed" for _ in granted.after["grant"])}
+    done = PeerReadEvent(9, "Complete", before, ended)
+    assert done.attempt == 1
+    assert list(done.taken) == [Message("notice", 2)]
+
+
 def test_of_two_acks_for_one_read_the_consumer_took_the_one_that_it_goes_by():
     events = events_of("BugPeerFailReads", PeerEvent)
     asked = first(events, "RequestRead")

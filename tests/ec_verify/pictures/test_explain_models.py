@@ -15,16 +15,16 @@ from ec_verify.pictures.from_tlc import (
     NothingToExplain,
     clause_texts,
     property_comment,
-    tell_counterexample,
+    story_of_counterexample,
 )
-from ec_verify.pictures.source import UnknownInput, tell
+from ec_verify.pictures.source import UnknownInput, make_story
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 
 
 def story_of(name: str) -> Story:
     (path,) = RECORDED.glob(f"{name}.*.txt")
-    return tell([str(path)])
+    return make_story([str(path)])
 
 
 def arrows(story: Story) -> dict[str, tuple[str, int, str, int | None]]:
@@ -150,7 +150,7 @@ def test_an_unknown_model_is_told_all_the_same():
     ]  # fmt: skip
     output = Output()
     output.kind, output.name, output.trace = "invariant", "SomeInv", tuple(states)
-    story = tell_counterexample(output, "New", None, tla_dir())
+    story = story_of_counterexample(output, "New", None, tla_dir())
     assert [(s.lane, s.subject) for s in story.steps] == [("", ""), ("pc p", "p, e"), ("", "e")]
     assert story.steps[1].notes == ["entry allocated → saving"]
     assert bars(story) == {"entry e saving": ("saving", 1, 2)}
@@ -180,7 +180,7 @@ def test_a_reached_state_is_no_violation():
     model = next(m for m in load_manifest(tla_dir()).models if m.name == "ReachPeerReadDone")
     output = parse_output((RECORDED / "BugPeerReadF1.12.txt").read_text(), 12)
     output.name = "ReachDone"
-    story = tell_counterexample(output, model.name, model, tla_dir())
+    story = story_of_counterexample(output, model.name, model, tla_dir())
     assert story.verdict is not None
     assert not story.verdict.bad
     assert "safeguard removed" not in dict(story.verdict.facts)
@@ -210,7 +210,7 @@ def test_the_comment_of_a_property_comes_from_its_own_module():
 )
 def test_what_cannot_be_explained_is_refused_with_a_way_out(name, says):
     with pytest.raises((UnknownInput, NothingToExplain), match=says):
-        tell([name])
+        make_story([name])
 
 
 def test_a_run_that_found_nothing_is_no_counterexample(tmp_path):
@@ -219,4 +219,4 @@ def test_a_run_that_found_nothing_is_no_counterexample(tmp_path):
         "@!@!@STARTMSG 2193:0 @!@!@\nModel checking completed.\n@!@!@ENDMSG 2193 @!@!@\n"
     )
     with pytest.raises(NothingToExplain, match="shows no behaviour"):
-        tell([str(path)])
+        make_story([str(path)])
