@@ -9,7 +9,6 @@ output carries the JSON object alone. Exit status: 0 if all is as it should be,
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Sequence
 from enum import StrEnum
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -26,7 +24,7 @@ from rich.table import Table
 from ec_protocol.errors import ECError
 from ec_protocol.tables.files import checkout_dir, spec_dir, tla_dir
 from ec_protocol.tables.lifecycle import load_lifecycles
-from ec_verify.console import console
+from ec_verify.console import AsJson, console, echo_json, fail, table
 from ec_verify.kit.command import app as conformance
 from ec_verify.models.check import Report, pins, run_models, steps
 from ec_verify.models.generate import diagrams, lifecycle_tla, tables, timing_tla
@@ -64,15 +62,10 @@ class TierChoice(StrEnum):
     full = "full"
 
 
-def _fail(message: str, status: int = 1) -> NoReturn:
-    console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
-    raise typer.Exit(status)
-
-
 def _checkout() -> Path:
     root = checkout_dir()
     if root is None:
-        _fail("this needs a source checkout; an installed package is not to be changed", 2)
+        fail("this needs a source checkout; an installed package is not to be changed", 2)
     return root
 
 
@@ -82,13 +75,13 @@ def generate(
     check: Annotated[bool, typer.Option("--check", help="Only say whether it is current.")] = False,
 ) -> None:
     """Write tla/Lifecycle.tla and tla/Timing.tla from the tables in spec/."""
-    for module, table in ((lifecycle_tla, "lifecycle.toml"), (timing_tla, "timing.toml")):
+    for module, toml in ((lifecycle_tla, "lifecycle.toml"), (timing_tla, "timing.toml")):
         name = f"tla/{module.FILE_NAME}"
         if not check:
             _checkout()
             console().print(f"wrote {escape(str(module.write()))}")
         elif not module.is_current():
-            _fail(f"{name} is not what spec/{table} says: run ec-protocol generate")
+            fail(f"{name} is not what spec/{toml} says: run ec-protocol generate")
         else:
             console().print(f"{name} is current")
 
@@ -108,9 +101,9 @@ def diagram(
     if lifecycle is not None and lifecycle not in lifecycles:
         near = difflib.get_close_matches(lifecycle, lifecycles, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(lifecycles)}"
-        _fail(f"no lifecycle is called {lifecycle!r}; {hint}", 2)
+        fail(f"no lifecycle is called {lifecycle!r}; {hint}", 2)
     if (write or check) and (lifecycle is not None or (write and check)):
-        _fail("--write and --check are for all documents, and one at a time", 2)
+        fail("--write and --check are for all documents, and one at a time", 2)
     try:
         if write:
             root = _checkout()
@@ -126,7 +119,7 @@ def diagram(
                 old.append(root / "tla" / tables.DOCUMENT)
             if old:
                 names = ", ".join(str(path) for path in old)
-                _fail(
+                fail(
                     f"not what spec/lifecycle.toml and tla/manifest.json say: {names}: "
                     "run ec-protocol diagram --write"
                 )
@@ -135,7 +128,7 @@ def diagram(
             shown = [lifecycle] if lifecycle else list(lifecycles)
             typer.echo("\n".join(diagrams.mermaid(lifecycles[name]) for name in shown), nl=False)
     except diagrams.DiagramError as exc:
-        _fail(str(exc))
+        fail(str(exc))
 
 
 # ---------------------------------------------------------------------- check
@@ -147,7 +140,7 @@ def check(
     tier: Annotated[TierChoice, typer.Option(help="Which models run if none is named.")] = (
         TierChoice.pr
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+    as_json: AsJson = False,
     jobs: Annotated[int, typer.Option(min=1, help="TLC processes at once, one worker each.")] = min(
         2, os.cpu_count() or 1
     ),
@@ -173,25 +166,25 @@ def check(
     try:
         models = with_seed(manifest.select(asked, tier.value), seed)
     except ManifestError as exc:
-        _fail(str(exc), 2)
+        fail(str(exc), 2)
     sound = _print_problems(err, manifest, models, everything=not asked)
     try:
         with _Live(err, len(models)) as live, terminable():
             reports = run_models(models, manifest.folder, jobs=jobs, watcher=live)
     except KeyboardInterrupt:
-        _fail("interrupted; every TLC process was killed", 130)
+        fail("interrupted; every TLC process was killed", 130)
     except ECError as exc:
         _stop(str(exc), as_json)
     if update_manifest and (new := {**pins(reports), **steps(reports)}):
         try:
             write_pins(manifest, new)
         except ManifestError as exc:
-            _fail(str(exc))
+            fail(str(exc))
         if pins(reports):
             err.print(f"new pins for {escape(', '.join(pins(reports)))}: run the check again")
     ok = sound and all(report.ok for report in reports)
     if as_json:
-        typer.echo(json.dumps({"ok": ok, "models": [r.as_json() for r in reports]}, indent=2))
+        echo_json({"ok": ok, "models": [r.as_json() for r in reports]})
     else:
         console().print(_table(reports), soft_wrap=False)
     out = err if as_json else console()
@@ -205,8 +198,8 @@ def check(
 def _stop(message: str, as_json: bool) -> NoReturn:
     """End without a single result; a reader of the JSON still gets its object."""
     if as_json:
-        typer.echo(json.dumps({"ok": False, "models": []}, indent=2))
-    _fail(message)
+        echo_json({"ok": False, "models": []})
+    fail(message)
 
 
 def _print_problems(
@@ -233,17 +226,14 @@ def _print_problems(
 
 
 def _table(reports: Sequence[Report]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("model", overflow="fold")
-    table.add_column("mode", no_wrap=True, min_width=len("exhaustive"))
-    table.add_column("expected", overflow="fold")
-    table.add_column("result", overflow="fold")
-    for name in ("distinct states", "depth", "seconds"):
-        table.add_column(name, justify="right")
+    shown = table(
+        "model", "mode", "expected", "result", numbers=("distinct states", "depth", "seconds")
+    )
+    shown.columns[1].no_wrap, shown.columns[1].min_width = True, len("exhaustive")
     for report in reports:
         output = report.output
         color = "green" if report.ok else "red"
-        table.add_row(
+        shown.add_row(
             escape(report.model.name),
             report.model.mode,
             escape(report.model.expected),
@@ -253,8 +243,8 @@ def _table(reports: Sequence[Report]) -> Table:
             f"{report.seconds:.1f}",
         )
     good = sum(report.ok for report in reports)
-    table.caption = f"{good} of {len(reports)} models are as expected"
-    return table
+    shown.caption = f"{good} of {len(reports)} models are as expected"
+    return shown
 
 
 def _explain(out: Console, report: Report) -> None:

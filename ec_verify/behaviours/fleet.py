@@ -352,6 +352,12 @@ class _Translation(ReadTranslation[FleetEvent]):
     def on_giveup(self, event: FleetEvent) -> None:
         self.draft.give_up(self.requests.get(event.attempt))
 
+    def on_complete(self, event: FleetEvent) -> None:
+        # Also a second notice of the attempt: a READ that was given up has ended after all.
+        for message in event.taken:
+            self.end_read(message.of, "done", event)
+        super().on_complete(event)
+
     def on_postread(self, event: FleetEvent) -> None:
         first = Message("ok", event.attempt, 1, *event.ends(event.attempt))
         self.post(event.attempt, self.held.pop(event.attempt, first))

@@ -15,7 +15,8 @@ import msgspec
 
 from ec_protocol import __version__
 from ec_protocol.errors import ConfigError
-from ec_verify.kit.language.schedule import AREAS, clauses
+from ec_verify.kit.language.clauses import clauses
+from ec_verify.kit.language.schedule import AREAS
 from ec_verify.kit.runner import Result, Verdict
 from ec_verify.pictures.from_history import story_of_history
 from ec_verify.pictures.page import drawing

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from ec_protocol.errors import ECError
-from ec_protocol.tables.files import spec_dir
 from ec_verify.behaviours.models import draw
 from ec_verify.behaviours.reading import state_of
 from ec_verify.behaviours.story import Story, Verdict
+from ec_verify.kit.language.clauses import clauses
 from ec_verify.models.manifest import Model
 from ec_verify.models.output import Output
 
 _BACK_TO: Final = re.compile(r"goes back to state (\d+)")
 _EXTENDS: Final = re.compile(r"\bEXTENDS\s+(\w+(?:\s*,\s*\w+)*)")
-_CLAUSE: Final = re.compile(r"^- \*\*(EC-\w+\.\d+)\*\* (.*)$", re.MULTILINE)
 
 
 class NothingToExplain(ECError):
@@ -64,7 +63,7 @@ def _verdict(output: Output, model: Model | None, folder: Path, story: Story) ->
             facts.append(("fault", model.fault))
         if model.safeguard and not reached:
             facts.append(("safeguard removed", model.safeguard))
-        texts = clause_texts()
+        texts = clauses()
         facts += [(c, texts[c]) for c in model.clauses if c in texts]
     if output.kind == "deadlock":
         return Verdict("Deadlock", last, "No action can be taken any more.", facts=facts)
@@ -77,14 +76,6 @@ def _verdict(output: Output, model: Model | None, folder: Path, story: Story) ->
         sentence = f"{said} The behaviour {how}, and the property never comes true."
         return Verdict(title, None, sentence.strip(), facts=facts, back_to=back_to)
     return Verdict(title, last, said, bad=not reached, facts=facts)
-
-
-def clause_texts() -> dict[str, str]:
-    """The clauses of ``spec/PROTOCOL.md`` by their addresses."""
-    path = spec_dir() / "PROTOCOL.md"
-    if not path.is_file():
-        return {}
-    return dict(_CLAUSE.findall(path.read_text(encoding="utf-8")))
 
 
 def property_comment(folder: Path, module: str, name: str) -> str:

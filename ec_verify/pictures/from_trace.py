@@ -61,7 +61,9 @@ def story_of_traces(paths: Sequence[Path]) -> Story:
 
 def merged(streams: Sequence[Sequence[Record]]) -> Iterator[tuple[int, Record]]:
     """All records in one order, each with the number of its stream."""
-    for stream, index in in_order([[_cue(record) for record in s] for s in streams]):
+    cues = [[_cue(record) for record in stream] for stream in streams]
+    # Where causes leave a choice, a reader looks for the order of time.
+    for stream, index in in_order(cues, wishes_count=False):
         yield stream, streams[stream][index]
 
 

@@ -20,12 +20,12 @@ from ec_verify.behaviours.errors import NotExpressible, ScenarioError
 from ec_verify.behaviours.models import model_of
 from ec_verify.behaviours.reading import state_of
 from ec_verify.behaviours.schedule import Draft, Step
-from ec_verify.kit.language.levels import strictest
+from ec_verify.kit.language.clauses import clauses, strictest
 from ec_verify.models.check import job_for
 from ec_verify.models.manifest import Manifest, Model
 from ec_verify.models.output import Output
 from ec_verify.models.runner import Job, TlcRunner
-from ec_verify.pictures.from_tlc import about, clause_texts, property_comment
+from ec_verify.pictures.from_tlc import about, property_comment
 from ec_verify.scenarios.expressible import PLAIN, beside_the_protocol, clause_of
 
 LANGUAGE_VERSION: Final = 1
@@ -131,8 +131,8 @@ def _counterexample(model: Model, folder: Path, output: Output) -> Made:
     draft = translate(output, folder / model.cfg)
     text = about(folder / model.cfg)
     found = _FINDS.search(text)
-    clauses = [*model.clauses, *_CLAUSE.findall(comment)]
-    clause = clause_of(clauses, draft.steps[: draft.end])
+    cited = [*model.clauses, *_CLAUSE.findall(comment)]
+    clause = clause_of(cited, draft.steps[: draft.end])
     states = f"The {len(output.trace)} states"
     if model.safeguard.startswith("nothing"):
         note = f"{states} in which {model.name} reaches what its title says, with every safeguard."
@@ -187,7 +187,7 @@ def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: 
 
 def _levelled(steps: Sequence[Step], clause: str) -> list[Step]:
     """The steps of a case whose clause is a SHOULD: what a MUST asks is one all the same."""
-    if strictest(clause_texts()[clause]) == "MUST":
+    if strictest(clauses()[clause]) == "MUST":
         return list(steps)
     return [{**step, "level": "MUST"} if "clause" in step else step for step in steps]
 

@@ -57,13 +57,22 @@ def merged(run: Run) -> list[Record]:
     return [run.streams[stream][index] for stream, index in places]
 
 
-def in_order(streams: Sequence[Sequence[Cue]]) -> Iterator[tuple[int, int]]:
+def in_order(
+    streams: Sequence[Sequence[Cue]], *, wishes_count: bool = True
+) -> Iterator[tuple[int, int]]:
     """One order of the records of all streams: stream and index of each.
 
     A record whose cause lies in no stream, or that could only follow a circle of causes
     (a damaged trace), waits for nothing.
+
+    Args:
+        streams: Records of each process, in its order.
+        wishes_count: Whether a record also waits for what only should come before it,
+            even if that has a later time.
     """
     causes, wishes = _causes(streams) if len(streams) > 1 else (_Causes(set), _Causes(set))
+    if not wishes_count:
+        wishes.clear()
     position = [0] * len(streams)
 
     def ready(stream: int, wanted: _Causes) -> bool:

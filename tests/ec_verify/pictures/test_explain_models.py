@@ -8,12 +8,12 @@ import pytest
 from ec_protocol.tables.files import tla_dir
 from ec_verify.behaviours.models import _MODELS
 from ec_verify.behaviours.story import Story
+from ec_verify.kit.language.clauses import clauses
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, Step, parse_output
 from ec_verify.models.tla_value import parse
 from ec_verify.pictures.from_tlc import (
     NothingToExplain,
-    clause_texts,
     property_comment,
     story_of_counterexample,
 )
@@ -187,7 +187,7 @@ def test_a_reached_state_is_no_violation():
 
 
 def test_clauses_are_quoted():
-    assert clause_texts()["EC-2.3"].startswith("An entry MUST be `saving`")
+    assert clauses()["EC-2.3"].startswith("An entry MUST be `saving`")
 
 
 def test_the_comment_of_a_property_comes_from_its_own_module():
