@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from ec_verify.behaviours.errors import NotExpressible
 from ec_verify.behaviours.picture import STATE_STYLE, Picture, held
-from ec_verify.behaviours.reading import Message, Move, State, at, elements, read
+from ec_verify.behaviours.reading import Message, Move, State, at, elements, names_in, read
 from ec_verify.behaviours.reads import P_RATE, TIMERS, ReadEvent, ReadTranslation
 from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
 from ec_verify.behaviours.story import Lane, Step
@@ -257,18 +257,9 @@ class FleetPicture(Picture[FleetEvent]):
 def schedule(
     moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
 ) -> Draft:
-    """The schedule of a behaviour.
-
-    Args:
-        moves: The behaviour.
-        constants: Of the model's config, by name.
-        broken: The property that its last step broke; it does not matter.
-
-    Raises:
-        NotExpressible: An old consumer takes part: ours is not one.
-    """
+    """As ``models.Model.schedule``; an old consumer is not ours, so nothing shows it."""
     constants = constants or {}
-    old, consumers = (_names(constants.get(n, "{}")) for n in ("OldConsumers", "Consumers"))
+    old, consumers = (names_in(constants.get(n, "{}")) for n in ("OldConsumers", "Consumers"))
     for _, state in moves:
         if any(record["con"] in old for record in attempts_of(state).values()):
             raise NotExpressible("an old consumer asks, which our implementation is not")
@@ -284,10 +275,6 @@ def schedule(
     }
     draft = Draft(nodes, sorted(found - set(_EMPTY)), TIMERS)
     return _Translation(read(moves, FleetEvent), draft).translate()
-
-
-def _names(text: str) -> set[str]:
-    return {name.strip() for name in text.strip("{} ").split(",") if name.strip()}
 
 
 class _Translation(ReadTranslation[FleetEvent]):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from ec_verify.behaviours import fleet, peer, peer_read, quota, tier
+from ec_verify.behaviours import fleet, peer, peer_read, peer_read_schedule, quota, tier
 from ec_verify.behaviours.picture import Picture
 from ec_verify.behaviours.reading import Event, Move, State, read
 from ec_verify.behaviours.schedule import Draft
@@ -17,7 +17,17 @@ from ec_verify.behaviours.story import Story
 class _Schedule(Protocol):
     def __call__(
         self, moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
-    ) -> Draft: ...
+    ) -> Draft:
+        """The schedule of a behaviour.
+
+        Args:
+            moves: The behaviour.
+            constants: Of the model's config, by name.
+            broken: The property that its last step broke.
+
+        Raises:
+            NotExpressible: It has a step that the schedule language does not have.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Model:
 
 
 _MODELS: Final = (
-    Model(peer_read.PeerReadEvent, peer_read.PeerReadPicture, peer_read.schedule),
+    Model(peer_read.PeerReadEvent, peer_read.PeerReadPicture, peer_read_schedule.schedule),
     Model(tier.TierEvent, tier.TierPicture, tier.schedule),
     Model(peer.PeerEvent, peer.PeerPicture, peer.schedule),
     Model(fleet.FleetEvent, fleet.FleetPicture, fleet.schedule),

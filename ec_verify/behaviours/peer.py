@@ -126,13 +126,7 @@ class PeerPicture(Picture[PeerEvent]):
 def schedule(
     moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
 ) -> Draft:
-    """The schedule of a behaviour.
-
-    Args:
-        moves: The behaviour.
-        constants: Of the model's config; they do not matter.
-        broken: The property that its last step broke.
-    """
+    """As ``models.Model.schedule``."""
     names = {attempt: f"A{attempt}" for attempt in elements(moves[0][1], "read")}
     node = {
         "blocks": len(names) * BLOCKS_EACH,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ec_verify.behaviours.errors import NotExpressible
-from ec_verify.behaviours.reading import Event, Move, State, elements, read
+from ec_verify.behaviours.reading import Event, Move, State, elements, names_in, read
 from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
 
 #: ``SizeMixed`` of MCQuota: A takes two, the others one. No config with other sizes is made
@@ -30,20 +30,11 @@ class QuotaEvent(Event):
 def schedule(
     moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
 ) -> Draft:
-    """The schedule of a behaviour.
-
-    Args:
-        moves: The behaviour.
-        constants: Of the model's config, by name.
-        broken: The property that its last step broke; it does not matter.
-
-    Raises:
-        NotExpressible: An encoding is larger than what all grants may pin.
-    """
+    """As ``models.Model.schedule``."""
     constants = constants or {}
     capacity = int(constants["Capacity"])
     peer_quota, grant_quota = int(constants["PeerQuota"]), int(constants["GrantQuota"])
-    peers = sorted(constants["Peers"].strip("{} ").replace(" ", "").split(","))
+    peers = sorted(names_in(constants["Peers"]))
     names = [str(name) for name in elements(moves[0][1], "est")]
     if any(_SIZES.get(name, 1) > grant_quota for name in names):
         raise NotExpressible(

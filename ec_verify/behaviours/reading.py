@@ -160,3 +160,8 @@ def changed_keys(variable: str, before: State, after: State) -> list[Any]:
     """Arguments at which a function differs between two states."""
     old, new = elements(before, variable), elements(after, variable)
     return [key for key, value in new.items() if old.get(key) != value]
+
+
+def names_in(text: str) -> set[str]:
+    """The elements of a set of names, as a config has it."""
+    return {name.strip() for name in text.strip("{} ").split(",") if name.strip()}

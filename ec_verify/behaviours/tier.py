@@ -143,11 +143,7 @@ class TierPicture(Picture[TierEvent]):
 def schedule(
     moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
 ) -> Draft:
-    """The schedule of a behaviour; constants and the broken property do not matter.
-
-    Raises:
-        NotExpressible: It has a step that the schedule language does not have.
-    """
+    """As ``models.Model.schedule``."""
     events = read(moves, TierEvent)
     first = moves[0][1]
     names = [str(name) for name in elements(first, "est")]

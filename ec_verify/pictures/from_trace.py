@@ -50,12 +50,12 @@ def story_of_traces(paths: Sequence[Path]) -> Story:
         "processes are ordered by the messages between them, and otherwise by the time that "
         "each took down.",
     )
-    teller = _TraceTeller(story, names, streams)
+    picture = _Picture(story, names, streams)
     lines = [1] * len(streams)  # the header is line 1
     for row, (stream, record) in enumerate(merged(streams)):
         lines[stream] += 1
         story.places[str(paths[stream]), lines[stream]] = row
-        teller.tell(names[stream, record["node"]], record)
+        picture.add(names[stream, record["node"]], record)
     return story
 
 
@@ -141,7 +141,7 @@ def short(name: str) -> str:
     return name if len(name) <= 20 else name[:18] + "…"
 
 
-class _TraceTeller:
+class _Picture:
     def __init__(
         self,
         story: Story,
@@ -190,7 +190,7 @@ class _TraceTeller:
         return [*lanes, Lane(ELSEWHERE, "peer", "not recorded")]
 
     # ------------------------------------------------------------------- steps
-    def tell(self, process: str, record: Record) -> None:
+    def add(self, process: str, record: Record) -> None:
         """Add the step of one record."""
         self.row += 1
         action = record["action"]
