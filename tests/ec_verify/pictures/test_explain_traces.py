@@ -87,6 +87,16 @@ def test_equal_clocks_give_the_order_of_time():
     assert times == sorted(times)
 
 
+def test_a_notice_that_overtakes_what_the_consumer_sees_stands_at_its_time():
+    """It is no cause: the READ is over for both sides, whoever says so first."""
+    streams = [[r for r in RUN if r["node"] == node] for node in ("consumer", "producer")]
+    done = next(i for i, r in enumerate(streams[0]) if r["action"] == "ReadDone")
+    session = session_of(streams[0][done])
+    late = [{**r, "t": r["t"] + (i >= done)} for i, r in enumerate(streams[0])]
+    order = [(r["action"], session_of(r)) for _, r in merge([late, streams[1]])]
+    assert order.index(("Complete", session)) < order.index(("ReadDone", session))
+
+
 def test_messages_join_the_processes(files):
     story = story_of_traces(files)
     row = {(s.lane, s.label, s.subject): n for n, s in enumerate(story.steps)}
