@@ -22,9 +22,8 @@ from ec_verify.models.tla_value import as_function, shown
 
 _PLANNING: Final = frozenset({"Reserve", "Alloc", "Evict"})
 _ORDERS: Final = frozenset({"SubmitSave", "SubmitLoad"})
-_REPORTS: Final = frozenset(
-    {"RankReport", "SaveLanded", "SaveSkipped", "LoadLanded", "LoadSkipped"}
-)
+#: Actions by which ranks say how their parts of copies ended.
+REPORTS: Final = frozenset({"RankReport", "SaveLanded", "SaveSkipped", "LoadLanded", "LoadSkipped"})
 _OF_ENTRY: Final = frozenset({"est", "blk", "writer", "pins", "holders"})
 _IDLE: Final = ("none", "landed", "skipped")
 _NODE: Final = "E"
@@ -125,7 +124,7 @@ class TierPicture(Picture[TierEvent]):
                     if doing != "off":
                         label = f"{copy['kind']} {shown(copy['enc'])}"
                         self.arrow("engine", f"rank {shown(rank)}", label, "local")
-        elif event.action in _REPORTS:
+        elif event.action in REPORTS:
             for rank in dict.fromkeys(r for copy in copies for r in event.ranks(copy, "rk")):
                 self.arrow(f"rank {shown(rank)}", "engine", "report", "local")
         for name, copy in elements(state, "cp").items():
@@ -232,7 +231,7 @@ class _Translation(Translation[TierEvent]):
             # Its rank has to say so whatever the model's rank did.
             self.draft.attempt({"copy": name, "at": _NODE, "do": "skip", "rank": 0})
             self.unsaid.add(copy)
-        elif event.action in _REPORTS and copy not in self.unsaid:
+        elif event.action in REPORTS and copy not in self.unsaid:
             ranks = event.ranks(copy, "rk") or [r for r in new["heard"] if r not in old["heard"]]
             for rank in ranks or old["heard"][:1]:
                 doing = (as_function(old["rk"]) or {}).get(rank)

@@ -12,6 +12,7 @@ from ec_protocol.errors import TraceError
 from ec_protocol.tables.lifecycle import load_actions, load_lifecycles
 from ec_protocol.trace import read_trace
 from ec_verify.behaviours.story import Arrow, ArrowKind, Lane, OpenBars, Step, Story
+from ec_verify.behaviours.tier import REPORTS
 from ec_verify.traces.merge import Cue, in_order
 
 Record = Mapping[str, Any]
@@ -22,9 +23,6 @@ _NUMBER: Final = re.compile(r"(\w+):(\d+)\Z")
 _FIELDS: Final = ("seq", "t", "node", "action", "args", "fired", "vars")
 _TIMES: Final = frozenset({"sent_at", "fence", "posted_at", "lost_at", "expires_at"})
 _TAKES_ACK: Final = frozenset({"AckOk", "AckRetry", "AckRefused"})
-_REPORTS: Final = frozenset(
-    {"RankReport", "SaveLanded", "SaveSkipped", "LoadLanded", "LoadSkipped"}
-)
 _READ_OVER: Final = frozenset({"done", "retryable", "settled"})
 
 
@@ -351,7 +349,7 @@ class _Picture:
                 self._arrow(
                     engine, f"{process}/rank {rank}", f"{kind} {number}", "local"
                 ).end = self.row
-        elif action in _REPORTS:
+        elif action in REPORTS:
             for rank in sorted(self._waiting.get(name, set()) - now, key=str):
                 self._arrow(f"{process}/rank {rank}", engine, "report", "local").end = self.row
         if state in ("planned", "in_flight"):

@@ -283,8 +283,3 @@ def _objects(value: Any) -> dict[str, dict[int, dict[str, Any]]]:
 def kinds() -> str:
     """The kinds of objects, for messages."""
     return ", ".join(kind for kind in VARIABLES if kind != "tier")
-
-
-def placed(records: Sequence[Record], position: int) -> str:
-    """Where record number ``position``, from 1, was read."""
-    return records[position - 1].place
