@@ -8,7 +8,6 @@ output carries the JSON object alone. Exit status: 0 if all is as it should be,
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -25,7 +23,8 @@ from rich.table import Table
 from ec_protocol.errors import ECError
 from ec_protocol.tables.files import checkout_dir, spec_dir, tla_dir
 from ec_protocol.tables.lifecycle import load_lifecycles
-from ec_verify.console import console
+from ec_verify.console import AsJson, console, echo_json, fail, table
+from ec_verify.estimate import Estimate
 from ec_verify.kit.command import app as conformance
 from ec_verify.models.check import Report, pins, run_models, steps
 from ec_verify.models.generate import diagrams, lifecycle_tla, tables, timing_tla
@@ -40,6 +39,7 @@ from ec_verify.models.manifest import (
     write_pins,
 )
 from ec_verify.models.output import INITIAL
+from ec_verify.models.speed import of_speed, recorded
 from ec_verify.models.terminable import terminable
 from ec_verify.models.values import change
 from ec_verify.mutants.command import mutants
@@ -58,21 +58,18 @@ app = typer.Typer(
 
 
 class TierChoice(StrEnum):
-    """Which models run without being named."""
+    """Which models run without being named: of pull requests all, or those by speed."""
 
     pr = "pr"
     full = "full"
-
-
-def _fail(message: str, status: int = 1) -> NoReturn:
-    console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
-    raise typer.Exit(status)
+    quick = "quick"
+    long = "long"
 
 
 def _checkout() -> Path:
     root = checkout_dir()
     if root is None:
-        _fail("this needs a source checkout; an installed package is not to be changed", 2)
+        fail("this needs a source checkout; an installed package is not to be changed", 2)
     return root
 
 
@@ -82,13 +79,13 @@ def generate(
     check: Annotated[bool, typer.Option("--check", help="Only say whether it is current.")] = False,
 ) -> None:
     """Write tla/common/Lifecycle.tla and tla/common/Timing.tla from the tables in spec/."""
-    for module, table in ((lifecycle_tla, "lifecycle.toml"), (timing_tla, "timing.toml")):
+    for module, toml in ((lifecycle_tla, "lifecycle.toml"), (timing_tla, "timing.toml")):
         name = f"tla/{module.FOLDER}/{module.FILE_NAME}"
         if not check:
             _checkout()
             console().print(f"wrote {escape(str(module.write()))}")
         elif not module.is_current():
-            _fail(f"{name} is not what spec/{table} says: run ec-protocol generate")
+            fail(f"{name} is not what spec/{toml} says: run ec-protocol generate")
         else:
             console().print(f"{name} is current")
 
@@ -106,9 +103,9 @@ def diagram(
     """
     lifecycles = load_lifecycles()
     if lifecycle is not None and lifecycle not in lifecycles:
-        _fail(f"no lifecycle is called {lifecycle!r}; {did_you_mean(lifecycle, lifecycles)}", 2)
+        fail(f"no lifecycle is called {lifecycle!r}; {did_you_mean(lifecycle, lifecycles)}", 2)
     if (write or check) and (lifecycle is not None or (write and check)):
-        _fail("--write and --check are for all documents, and one at a time", 2)
+        fail("--write and --check are for all documents, and one at a time", 2)
     try:
         if write:
             root = _checkout()
@@ -124,7 +121,7 @@ def diagram(
                 old.append(root / "tla" / tables.DOCUMENT)
             if old:
                 names = ", ".join(str(path) for path in old)
-                _fail(
+                fail(
                     f"not what spec/lifecycle.toml and the models of tla/ say: {names}: "
                     "run ec-protocol diagram --write"
                 )
@@ -133,7 +130,7 @@ def diagram(
             shown = [lifecycle] if lifecycle else list(lifecycles)
             typer.echo("\n".join(diagrams.mermaid(lifecycles[name]) for name in shown), nl=False)
     except diagrams.DiagramError as exc:
-        _fail(str(exc))
+        fail(str(exc))
 
 
 # ---------------------------------------------------------------------- check
@@ -145,7 +142,7 @@ def check(
     tier: Annotated[TierChoice, typer.Option(help="Which models run if none is named.")] = (
         TierChoice.pr
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+    as_json: AsJson = False,
     jobs: Annotated[int, typer.Option(min=1, help="TLC processes at once, one worker each.")] = min(
         2, os.cpu_count() or 1
     ),
@@ -169,36 +166,39 @@ def check(
     err = console(stderr=True)
     asked = [*(names or ()), *(show or ())]
     if cfg is not None and asked:
-        _fail("--cfg prints one config and runs nothing: name no other model", 2)
+        fail("--cfg prints one config and runs nothing: name no other model", 2)
     try:
         manifest = load_manifest(tla_dir())
     except (ManifestError, FileNotFoundError) as exc:
         _stop(str(exc), as_json)
     try:
-        models = with_seed(manifest.select([cfg] if cfg else asked, tier.value), seed)
+        models = manifest.select([cfg] if cfg else asked, "full" if tier == "full" else "pr")
+        if not asked and tier in ("quick", "long"):
+            models = of_speed(models, quick=tier == "quick")
+        models = with_seed(models, seed)
     except ManifestError as exc:
-        _fail(str(exc), 2)
+        fail(str(exc), 2)
     if cfg:
         typer.echo(f"\\* {cfg}: a config for {models[0].module}\n{models[0].config_text}", nl=False)
         return
     sound = _print_problems(err, manifest, models, everything=not asked)
     try:
-        with _Live(err, len(models)) as live, terminable():
+        with _Live(err, models, jobs) as live, terminable():
             reports = run_models(models, manifest.folder, jobs=jobs, watcher=live)
     except KeyboardInterrupt:
-        _fail("interrupted; every TLC process was killed", 130)
+        fail("interrupted; every TLC process was killed", 130)
     except ECError as exc:
         _stop(str(exc), as_json)
     if update_manifest and (new := {**pins(reports), **steps(reports)}):
         try:
             write_pins(manifest, new)
         except ManifestError as exc:
-            _fail(str(exc))
+            fail(str(exc))
         if pins(reports):
             err.print(f"new pins for {escape(', '.join(pins(reports)))}: run the check again")
     ok = sound and all(report.ok for report in reports)
     if as_json:
-        typer.echo(json.dumps({"ok": ok, "models": [r.as_json() for r in reports]}, indent=2))
+        echo_json({"ok": ok, "models": [r.as_json() for r in reports]})
     else:
         console().print(_table(reports), soft_wrap=False)
     out = err if as_json else console()
@@ -212,8 +212,8 @@ def check(
 def _stop(message: str, as_json: bool) -> NoReturn:
     """End without a single result; a reader of the JSON still gets its object."""
     if as_json:
-        typer.echo(json.dumps({"ok": False, "models": []}, indent=2))
-    _fail(message)
+        echo_json({"ok": False, "models": []})
+    fail(message)
 
 
 def _print_problems(
@@ -240,17 +240,14 @@ def _print_problems(
 
 
 def _table(reports: Sequence[Report]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("model", overflow="fold")
-    table.add_column("mode", no_wrap=True, min_width=len("exhaustive"))
-    table.add_column("expected", overflow="fold")
-    table.add_column("result", overflow="fold")
-    for name in ("distinct states", "depth", "seconds"):
-        table.add_column(name, justify="right")
+    shown = table(
+        "model", "mode", "expected", "result", numbers=("distinct states", "depth", "seconds")
+    )
+    shown.columns[1].no_wrap, shown.columns[1].min_width = True, len("exhaustive")
     for report in reports:
         output = report.output
         color = "green" if report.ok else "red"
-        table.add_row(
+        shown.add_row(
             escape(report.model.name),
             report.model.mode,
             escape(report.model.expected),
@@ -260,8 +257,8 @@ def _table(reports: Sequence[Report]) -> Table:
             f"{report.seconds:.1f}",
         )
     good = sum(report.ok for report in reports)
-    table.caption = f"{good} of {len(reports)} models are as expected"
-    return table
+    shown.caption = f"{good} of {len(reports)} models are as expected"
+    return shown
 
 
 def _explain(out: Console, report: Report) -> None:
@@ -305,9 +302,10 @@ def _indent(text: str) -> str:
 class _Live:
     """Shows running models: a live display on a terminal, else a line per result."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, models: Sequence[Model], jobs: int) -> None:
         self._console = console
-        self._total = total
+        self._total = len(models)
+        self._estimate = Estimate({model.name: recorded(model) for model in models}, jobs)
         self._done = 0
         self._tasks: dict[str, TaskID] = {}
         self._progress: Progress | None = None
@@ -340,12 +338,14 @@ class _Live:
 
     def finished(self, report: Report) -> None:
         self._done += 1
+        self._estimate.finished(report.model.name, report.seconds)
         if self._progress:
             self._progress.remove_task(self._tasks.pop(report.model.name))
         mark = "[green]ok[/green]  " if report.ok else "[red]FAIL[/red]"
         self._console.print(
             f"{mark} {self._done:>2}/{self._total} {escape(report.model.name)}: "
             f"{escape(report.result)} in {report.seconds:.1f} s{_walks(report.model)}"
+            f"{self._estimate}"
         )
 
 

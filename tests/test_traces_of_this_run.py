@@ -22,7 +22,7 @@ import pytest
 from ec_protocol.tables.files import tla_dir
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check, coverage
-from ec_verify.traces.together import together
+from ec_verify.traces.grouping import by_run
 from tests import recording
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -95,7 +95,7 @@ def runs_of(module: Path) -> list[tuple[Path, ...]]:
     """The runs that a module's tests left; a node to which nothing happened left none."""
     files = [p for p in sorted(module.rglob("*.ndjson")) if p.read_bytes().count(b"\n") > 1]
     real = [path for path in files if path.parent.name != "played"]
-    return [*together(real), *((path,) for path in files if path not in real)]
+    return [*by_run(real), *((path,) for path in files if path not in real)]
 
 
 @pytest.fixture(scope="module")

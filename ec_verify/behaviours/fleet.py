@@ -1,105 +1,307 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns behaviours of ``Fleet.tla`` into schedules: several instances, which may be killed.
+"""Behaviours of ``Fleet.tla``: several consumers and producers, which may crash.
 
-As with ``PeerRead`` (see there), an ack waits in its socket until the model posts the
-READ, and times keep to the side of the fence and of the lease that the model is on.
+In a schedule each instance is a node. As with ``PeerRead``, an ack waits in its socket
+until the model posts the READ, and times keep to the side of the fence and of the lease
+that the model is on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal
 
-from ec_verify.behaviours.draft import BLOCKS_EACH, Draft
 from ec_verify.behaviours.errors import NotExpressible
-from ec_verify.behaviours.peer_read import P_RATE, TIMERS
-from ec_verify.behaviours.reading import State
-from ec_verify.models.tla_value import as_function
-from ec_verify.pictures.fleet_model import (
-    attempts_of,
-    blocks_of,
-    changed_attempt,
-    grants_of,
-)
+from ec_verify.behaviours.picture import STATE_STYLE, Picture, held
+from ec_verify.behaviours.reading import Message, Move, State, at, elements, names_in, read
+from ec_verify.behaviours.reads import P_RATE, TIMERS, ReadEvent, ReadTranslation
+from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
+from ec_verify.behaviours.story import Lane, Step
+from ec_verify.models.tla_value import as_function, shown
 
-Move = tuple[str, State]
 _EMPTY: Final = ("nobody", "torn")
+_WAITING: Final = ("requested", "granted", "reading")
+_AT_PRODUCER: Final = frozenset({"Grant", "Complete", "Expire"})
+_OF_TIER: Final = frozenset(
+    {"SaveBegin", "SaveEnd", "SaveSkipped", "Evict", "Cancel", "Hold", "ReleaseHold"}
+)
+_BY_ENGINE: Final = frozenset({"Fetch", "RequestRead"})
 
 
-def schedule(moves: Sequence[Move], constants: Mapping[str, str]) -> Draft:
-    """The schedule of a behaviour.
+def attempts_of(state: State) -> dict[Any, dict[str, Any]]:
+    """The attempts by number."""
+    return elements(state, "att")
 
-    Args:
-        moves: The behaviour.
-        constants: Of the model's config, by name.
 
-    Raises:
-        NotExpressible: An old consumer takes part: ours is not one.
-    """
-    old = _names(constants.get("OldConsumers", "{}"))
+def grants_of(state: State, attempt: Any) -> dict[Any, dict[str, Any]]:
+    """What each process of the asked producer did about an attempt."""
+    return as_function(at(state, "gr", attempt)) or {}
+
+
+def blocks_of(state: State) -> dict[tuple[Any, Any], dict[str, Any]]:
+    """Every block, by instance and number."""
+    return {
+        (node, number): block
+        for node, region in elements(state, "blk").items()
+        for number, block in (as_function(region) or {}).items()
+    }
+
+
+class FleetEvent(ReadEvent):
+    """A step of one instance, of its data plane, or of the network."""
+
+    needs: ClassVar = frozenset({"inc", "blk", "att", "gr"})
+
+    @cached_property
+    def attempt(self) -> Any:
+        """The attempt it is about: first by its state, then by a grant's, then at all."""
+        if self.action == "Crash" or self.action in _OF_TIER:
+            return None
+        old, new = attempts_of(self.before), attempts_of(self.after)
+        for attempt, record in new.items():
+            if old[attempt]["st"] != record["st"] or old[attempt]["dma"] != record["dma"]:
+                return attempt
+        for attempt, _, was, now in self._grants():
+            if was["st"] != now["st"]:
+                return attempt
+        for attempt, record in new.items():
+            if old[attempt] != record:
+                return attempt
+        return next((attempt for attempt, _, was, now in self._grants() if was != now), None)
+
+    def _grants(self) -> Iterator[tuple[Any, Any, dict[str, Any], dict[str, Any]]]:
+        """Attempt, process, and the grant before and after."""
+        for attempt in attempts_of(self.after):
+            old = grants_of(self.before, attempt)
+            for process, grant in grants_of(self.after, attempt).items():
+                yield attempt, process, old[process], grant
+
+    def ends(self, attempt: Any) -> tuple[str, str]:
+        """Consumer and producer of an attempt."""
+        record = attempts_of(self.after)[attempt]
+        return str(record["con"]), str(record["pro"])
+
+    @cached_property
+    def blocks(self) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
+        """Instance, and what was and is in it, of each block that is not what it was."""
+        old = blocks_of(self.before)
+        return [
+            (node, old[node, number], block)
+            for (node, number), block in blocks_of(self.after).items()
+            if old[node, number] != block
+        ]
+
+    @property
+    def lane(self) -> str:
+        """The instance whose step it is, and which of its threads."""
+        if self.attempt is None:
+            nodes = self.changed("inc") or [node for node, _, _ in self.blocks]
+            return f"{shown(nodes[0])}/engine" if nodes else ""
+        consumer, producer = self.ends(self.attempt)
+        if self.action in _AT_PRODUCER:
+            return f"{producer}/pump"
+        if self.action in ("DmaFinish", "DmaStop"):
+            return f"{consumer}/dma"
+        return f"{consumer}/{'engine' if self.action in _BY_ENGINE else 'pump'}"
+
+    @cached_property
+    def sent(self) -> Sequence[Message]:
+        """Requests, acks and notices."""
+        if self.attempt is None:
+            return []
+        found = [self._message("request", self.attempt)] if self.action in _BY_ENGINE else []
+        for attempt, process, was, now in self._grants():
+            if now["st"] == "granted" and was["st"] == "none":
+                found.append(self._message("ok", attempt, process))
+            if now["note"] and not was["note"]:
+                found.append(self._message("notice", attempt))
+        return found
+
+    @cached_property
+    def taken(self) -> Sequence[Message]:
+        """The request of a grant, the ack that arrived, or the notice that ended a grant."""
+        if self.action == "Grant":
+            return [self._message("request", self.attempt)]
+        if self.action in ("AckOk", "DropAck"):
+            record = attempts_of(self.after)[self.attempt]
+            if self.action == "AckOk" and record["src"]:
+                return [self._message("ok", record["via"] or self.attempt, record["src"])]
+            # It came too late, so that its grant went back.
+            back = [(a, process) for a, process, was, now in self._grants() if was != now]
+            return [self._message("ok", *of) for of in back]
+        if self.action == "Complete":
+            # Of this attempt, or of another with its name.
+            return [
+                self._message("notice", attempt)
+                for attempt, _, was, now in self._grants()
+                if was["note"] and not now["note"]
+            ]
+        return []
+
+    def _message(self, kind: Any, attempt: Any, process: Any = None) -> Message:
+        return Message(kind, attempt, process, *self.ends(attempt))
+
+    def dma_ended(self, attempt: Any) -> Literal["done", "closed"] | None:
+        """It has completed, or its endpoint is gone."""
+        return "done" if attempts_of(self.before)[attempt]["dma"] == "completed" else "closed"
+
+    def fence_was_open(self, attempt: Any) -> bool:
+        """Whether enough of the lease was left."""
+        return bool(attempts_of(self.before)[attempt]["open"])
+
+
+class FleetPicture(Picture[FleetEvent]):
+    """A group of lanes for each instance."""
+
+    environment: ClassVar = {
+        "SaveBegin": "The instance's engine begins to save an encoding.",
+        "SaveEnd": "The save has ended: the block holds the encoding.",
+        "Fetch": "The consumer allocates and asks the producer.",
+        "FenceCloses": "Too little of the lease is left from here on.",
+        "GiveUp": "The attempt ends before anything was posted.",
+        "DropAck": "An ack that nobody waits for: its grant goes back.",
+        "DmaFinish": "The READ ends: its bytes are in place, and the notice goes out.",
+        "DmaStop": "The READ is aborted, or its endpoint is gone.",
+        "Crash": "The process dies and another takes its address.",
+    }
+
+    def lanes(self, first: State) -> list[Lane]:
+        """Engine, pump, bars and DMA of each instance."""
+        lanes = []
+        for name in map(shown, elements(first, "inc")):
+            lanes += [
+                Lane(f"{name}/engine", "engine", name),
+                Lane(f"{name}/pump", "pump", name),
+                Lane(f"{name}/fence", "fence · quarantine", name, "bars"),
+                Lane(f"{name}/lease", "lease", name, "bars"),
+                Lane(f"{name}/region", "region", name, "bars"),
+                Lane(f"{name}/dma", "DMA", name),
+            ]
+        return lanes
+
+    def rows(self, state: State) -> dict[str, str]:
+        """Blocks in use, attempts that were made, grants that were given."""
+        groups: dict[str, dict[str, Any]] = {"processes": elements(state, "inc")}
+        for (node, number), block in blocks_of(state).items():
+            if block["st"] != "freed":
+                groups[f"{shown(node)}: block {shown(number)}"] = block
+        for attempt, record in attempts_of(state).items():
+            if record["st"] == "none":
+                continue
+            groups[f"attempt {attempt}"] = record
+            for process, grant in grants_of(state, attempt).items():
+                if grant["st"] != "none":
+                    where = f"grant {attempt} of {shown(record['pro'])}, process {process}"
+                    groups[where] = grant
+        return {
+            f"{group}|{shown(name)}": shown(value)
+            for group, values in groups.items()
+            for name, value in values.items()
+        }
+
+    def draw(self, event: FleetEvent, step: Step) -> None:
+        """Messages, bytes and bars."""
+        attempt = event.attempt
+        if attempt is not None:
+            record = attempts_of(event.after)[attempt]
+            step.subject = f"attempt {attempt} ({shown(record['name'])})"
+            for message in event.sent:
+                self._send(message, event)
+            for message in event.taken:
+                self.receive(message)
+            consumer, producer = event.ends(attempt)
+            if event.action == "PostRead":
+                self.arrow(f"{consumer}/pump", f"{consumer}/dma", "post READ", "data")
+            elif event.action == "DmaFinish":
+                content = held(attempts_of(event.before)[attempt]["result"])
+                self.arrow(f"{producer}/region", f"{consumer}/dma", f"reads {content}", "data")
+            elif event.action == "ReadDone":
+                self.arrow(f"{consumer}/dma", f"{consumer}/pump", "seen done", "data")
+        self._bars(event.after)
+
+    def _send(self, message: Message, event: FleetEvent) -> None:
+        if message.kind == "ok":
+            self.send(message, event.lane, f"{message.consumer}/pump")
+        elif message.kind == "request":
+            self.send(message, event.lane, f"{message.producer}/pump")
+        else:
+            thread = "dma" if event.action == "DmaFinish" else "pump"
+            self.send(message, f"{message.consumer}/{thread}", f"{message.producer}/pump")
+
+    def _bars(self, state: State) -> None:
+        for (node, number), block in blocks_of(state).items():
+            st, name = str(block["st"]), shown(block["name"])
+            wrong = st in ("ready", "pinned") and block["bytes"] != block["name"]
+            style = "wrong" if wrong else STATE_STYLE.get(st, "retired")
+            label = f"{name}: {'wrong bytes' if wrong else st}" if st != "retired" else st
+            self.bar(("block", node, number), st != "freed", f"{shown(node)}/region", label, style)
+        for attempt, record in attempts_of(state).items():
+            consumer, st = shown(record["con"]), record["st"]
+            fence, open_ = f"{consumer}/fence", bool(record["open"])
+            waiting = st in _WAITING
+            self.bar(("open", attempt), waiting and open_, fence, f"fence {attempt} open", "fence")
+            self.bar(
+                ("shut", attempt), waiting and not open_, fence, f"fence {attempt} closed", "wrong"
+            )
+            quarantine = f"quarantine {attempt}"
+            self.bar(("lost", attempt), st == "quarantined", fence, quarantine, "quarantine")
+            moving = record["dma"] == "moving"
+            self.bar(("dma", attempt), moving, f"{consumer}/dma", f"READ {attempt}", "transfer")
+            for process, grant in grants_of(state, attempt).items():
+                lease = f"{shown(record['pro'])}/lease"
+                there = grant["st"] == "granted"
+                self.bar(("lease", attempt, process), there, lease, f"lease {attempt}", "lease")
+
+
+def schedule(
+    moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
+) -> Draft:
+    """As ``models.Model.schedule``; an old consumer is not ours, so nothing shows it."""
+    constants = constants or {}
+    old, consumers = (names_in(constants.get(n, "{}")) for n in ("OldConsumers", "Consumers"))
     for _, state in moves:
         if any(record["con"] in old for record in attempts_of(state).values()):
             raise NotExpressible("an old consumer asks, which our implementation is not")
-    return _Translation(moves, _names(constants["Consumers"])).translate()
+    last = moves[-1][1]
+    sizes = {str(node): 0 for node in elements(last, "inc")}
+    for node, _ in blocks_of(last):
+        sizes[str(node)] += BLOCKS_EACH
+    found = {str(block["name"]) for _, state in moves for block in blocks_of(state).values()}
+    quotas = {"peer": 8.0, "grants": 8.0, "holds": 1.0}
+    nodes = {
+        node: {"blocks": blocks, "quotas": quotas} | ({} if node in consumers else {"rate": P_RATE})
+        for node, blocks in sizes.items()
+    }
+    draft = Draft(nodes, sorted(found - set(_EMPTY)), TIMERS)
+    return _Translation(read(moves, FleetEvent), draft).translate()
 
 
-def _names(text: str) -> set[str]:
-    return {name.strip() for name in text.strip("{} ").split(",") if name.strip()}
+class _Translation(ReadTranslation[FleetEvent]):
+    def __init__(self, events: Sequence[FleetEvent], draft: Draft) -> None:
+        super().__init__(events, draft)
+        self.names = list(draft.encodings)
 
+    def end(self) -> None:
+        for node in self.draft.nodes:
+            self.draft.whatever_is_loaded(node, self.names)
+        self.draft.nothing_is_left()
 
-class _Translation:
-    def __init__(self, moves: Sequence[Move], consumers: set[str]) -> None:
-        self.moves = moves
-        last = moves[-1][1]
-        self.nodes = [str(node) for node in as_function(last["inc"]) or {}]
-        sizes = dict.fromkeys(self.nodes, 0)
-        for node, _ in blocks_of(last):
-            sizes[str(node)] += BLOCKS_EACH
-        found = {str(block["name"]) for _, state in moves for block in blocks_of(state).values()}
-        self.names = sorted(found - set(_EMPTY))
-        bounds = {"peer": 8.0, "grants": 8.0, "holds": 1.0}
-        self.draft = Draft(
-            {
-                node: {"blocks": sizes[node], "quotas": bounds}
-                | ({} if node in consumers else {"rate": P_RATE})
-                for node in self.nodes
-            },
-            self.names,
-            TIMERS,
-        )
-        self.sent: dict[str, list[tuple[Any, ...]]] = {}
-        self.requests: dict[Any, str] = {}
-        self.reads: dict[Any, str] = {}
-        self.posted: dict[str, int] = {}
-        self.told: set[Any] = set()
-        self.held: dict[Any, tuple[Any, Any]] = {}
-
-    def translate(self) -> Draft:
-        before = self.moves[0][1]
-        for number, (action, after) in enumerate(self.moves[1:], 2):
-            self.number = number
-            self.draft.note(f"state {number}: {action}")
-            self._take(action, before, after)
-            before = after
-        draft = self.draft
-        for node in self.nodes:
-            draft.whatever_is_loaded(node, self.names)
-        draft.nothing_is_left()
-        return draft
-
-    def _take(self, action: str, before: State, after: State) -> None:
-        if action == "Crash":
-            for node, process in (as_function(after["inc"]) or {}).items():
-                if process != (as_function(before["inc"]) or {})[node]:
-                    self.draft.restart(str(node))
-        elif action in ("SaveBegin", "SaveEnd", "SaveSkipped", "Evict", "Cancel"):
-            for (node, number), block in blocks_of(after).items():
-                old = blocks_of(before)[node, number]
-                if old["st"] != block["st"]:
-                    self._tier(action, str(node), old, block)
-        elif (attempt := changed_attempt(before, after)) is not None:
-            getattr(self, f"_on_{action.lower()}", self._nothing)(attempt, before, after)
-            self._notices(action, before, after)
+    def take(self, event: FleetEvent) -> None:
+        if event.action == "Crash":
+            for node in event.changed("inc"):
+                self.draft.restart(str(node))
+        elif event.action in _OF_TIER:
+            for node, old, new in event.blocks:
+                if old["st"] != new["st"]:
+                    self._tier(event.action, str(node), old, new)
+        elif event.attempt is not None:
+            super().take(event)
+            # Notices that are on their way without a READ that was seen to end.
+            if event.action != "DmaFinish":
+                for message in event.sent:
+                    if message.kind == "notice":
+                        self.send(message)
 
     def _tier(self, action: str, node: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if action == "SaveBegin":
@@ -110,155 +312,39 @@ class _Translation:
         elif action == "Evict":
             self.draft.store_other(node)
 
-    # -------------------------------------------------------------------- helpers
-    def _ends(self, attempt: Any, state: State) -> tuple[str, str]:
-        record = attempts_of(state)[attempt]
-        return str(record["con"]), str(record["pro"])
+    def on_fetch(self, event: FleetEvent) -> None:
+        name = str(attempts_of(event.after)[event.attempt]["name"])
+        self.ask(event.attempt, name, event)
+        self.send(event.sent[0])
 
-    def _deliver(self, channel: str, message: tuple[Any, ...]) -> None:
-        waiting = self.sent.setdefault(channel, [])
-        if message in waiting:
-            nth = waiting.index(message) + 1
-            self.draft.attempt({"deliver": channel, "nth": nth, "keep": True})
-
-    def _send(self, channel: str, message: tuple[Any, ...]) -> None:
-        self.sent.setdefault(channel, []).append(message)
-
-    def _later(self, attempt: Any) -> bool:
-        """Whether the attempt's READ is posted later on."""
-        states = [state for _, state in self.moves]
-        return any(
-            action == "PostRead" and changed_attempt(states[index - 1], states[index]) == attempt
-            for index, (action, _) in enumerate(self.moves)
-            if index >= self.number
-        )
-
-    def _notices(self, action: str, before: State, after: State) -> None:
-        """Notices that are on their way without a READ that was seen to end."""
-        if action == "DmaFinish":
-            return
-        for attempt in attempts_of(after):
-            for process, grant in grants_of(after, attempt).items():
-                if grant["note"] and not grants_of(before, attempt)[process]["note"]:
-                    consumer, producer = self._ends(attempt, after)
-                    self._send(f"{consumer}~{producer}", ("notice", attempt))
-
-    def _tell(self, attempt: Any, how: str, state: State) -> None:
-        """The data plane says how a READ ended, once."""
-        if attempt in self.reads and attempt not in self.told:
-            self.told.add(attempt)
-            self.draft.attempt({"dma": self.reads[attempt], "do": how})
-            if how == "done":
-                consumer, producer = self._ends(attempt, state)
-                self._send(f"{consumer}~{producer}", ("notice", attempt))
-
-    def _nothing(self, attempt: Any, before: State, after: State) -> None:
-        """``DmaStop``, ``Hold``, ``ReleaseHold``: nothing to be seen from outside."""
-
-    # ------------------------------------------------------------------- consumers
-    def _on_fetch(self, attempt: Any, before: State, after: State) -> None:
-        consumer, producer = self._ends(attempt, after)
-        name = str(attempts_of(after)[attempt]["name"])
-        self.requests[attempt] = self.draft.declare(consumer, [name], producer)
-        self.draft.mark(f"asked{attempt}")
-        self.draft.must({"step": consumer, "run": [self.requests[attempt]]})
-        self._send(f"{consumer}>{producer}", ("req", attempt))
-
-    def _on_requestread(self, attempt: Any, before: State, after: State) -> None:
-        record = attempts_of(after)[attempt]
+    def on_requestread(self, event: FleetEvent) -> None:
+        record, before = attempts_of(event.after)[event.attempt], attempts_of(event.before)
         earlier = [
             other
-            for other, old in attempts_of(before).items()
+            for other, old in before.items()
             if old["con"] == record["con"] and old["to"] == record["to"] and other in self.requests
         ]
-        same = [o for o in earlier if attempts_of(before)[o]["pro"] == record["pro"]]
-        if not same or self.requests[same[-1]] not in self.draft.open_requests:
-            if earlier:
-                self.draft.give_up(self.requests[earlier[-1]])
-            self._on_fetch(attempt, before, after)
+        same = [other for other in earlier if before[other]["pro"] == record["pro"]]
+        if same and self.requests[same[-1]] in self.draft.open_requests:
+            self.ask_again(event.attempt, self.requests[same[-1]], event)
+            self.send(event.sent[0])
             return
-        consumer, producer = self._ends(attempt, after)
-        self.requests[attempt] = self.requests[same[-1]]
-        self.draft.mark(f"again{attempt}")
-        self.draft.quiet_until(f"again{attempt} + retry_max_interval_s")
-        self.draft.mark(f"asked{attempt}")
-        self.draft.touch(consumer)
-        self._send(f"{consumer}>{producer}", ("req", attempt))
+        if earlier:
+            self.draft.give_up(self.requests[earlier[-1]])
+        self.on_fetch(event)
 
-    def _on_fencecloses(self, attempt: Any, before: State, after: State) -> None:
-        self.draft.quiet_until(f"asked{attempt} + lease_s - lease_margin_s + eps")
+    def on_fencecloses(self, event: FleetEvent) -> None:
+        self.draft.quiet_until(f"asked{event.attempt} + lease_s - lease_margin_s + eps")
 
-    def _on_ackok(self, attempt: Any, before: State, after: State) -> None:
-        record = attempts_of(after)[attempt]
-        of, process = record["via"] or attempt, record["src"]
-        if record["st"] == "granted" and self._later(attempt):
-            self.held[attempt] = (of, process)
-        else:
-            self._ack(attempt, of, process, after)
+    def on_giveup(self, event: FleetEvent) -> None:
+        self.draft.give_up(self.requests.get(event.attempt))
 
-    def _ack(self, attempt: Any, of: Any, process: Any, state: State) -> None:
-        consumer, producer = self._ends(attempt, state)
-        channel = f"{producer}>{consumer}"
-        given = [m for m in self.sent.get(channel, []) if m[:2] == ("ok", of)]
-        chosen = [m for m in given if m[2] == process] or given
-        if chosen:
-            self._deliver(channel, chosen[0])
+    def on_complete(self, event: FleetEvent) -> None:
+        # Also a second notice of the attempt: a READ that was given up has ended after all.
+        for message in event.taken:
+            self.end_read(message.of, "done", event)
+        super().on_complete(event)
 
-    def _on_giveup(self, attempt: Any, before: State, after: State) -> None:
-        self.draft.give_up(self.requests.get(attempt))
-
-    def _on_dropack(self, attempt: Any, before: State, after: State) -> None:
-        for process, grant in grants_of(after, attempt).items():
-            if grant != grants_of(before, attempt)[process]:
-                self._ack(attempt, attempt, process, after)
-
-    def _on_postread(self, attempt: Any, before: State, after: State) -> None:
-        consumer, _ = self._ends(attempt, after)
-        self.posted[consumer] = self.posted.get(consumer, 0) + 1
-        self.reads[attempt] = f"{consumer}#{self.posted[consumer]}"
-        of, process = self.held.pop(attempt, (attempt, 1))
-        self._ack(attempt, of, process, after)
-
-    def _on_readdone(self, attempt: Any, before: State, after: State) -> None:
-        self._tell(attempt, "done", before)
-
-    def _on_readlost(self, attempt: Any, before: State, after: State) -> None:
-        if attempt in self.reads:
-            self.draft.attempt({"dma": self.reads[attempt], "do": "fail"})
-        self.draft.mark(f"gone{attempt}")
-
-    def _on_dmaended(self, attempt: Any, before: State, after: State) -> None:
-        over = attempts_of(before)[attempt]["dma"] == "completed"
-        self._tell(attempt, "done" if over else "closed", before)
-
-    def _on_retire(self, attempt: Any, before: State, after: State) -> None:
-        self.draft.quiet_until(f"gone{attempt} + quarantine_s + eps")
-        self.draft.touch(self._ends(attempt, before)[0])
-
-    def _on_dmafinish(self, attempt: Any, before: State, after: State) -> None:
-        if attempt in self.reads:
-            self.draft.attempt({"dma": self.reads[attempt], "do": "move"})
-
-    # ------------------------------------------------------------------- producers
-    def _on_grant(self, attempt: Any, before: State, after: State) -> None:
-        consumer, producer = self._ends(attempt, after)
-        self._deliver(f"{consumer}>{producer}", ("req", attempt))
-        process = (as_function(after["inc"]) or {})[attempts_of(after)[attempt]["pro"]]
-        self._send(f"{producer}>{consumer}", ("ok", attempt, process))
-        self.draft.mark(f"granted{attempt}")
-
-    def _on_complete(self, attempt: Any, before: State, after: State) -> None:
-        for other in attempts_of(before):
-            for process, grant in grants_of(before, other).items():
-                if grant["note"] and not grants_of(after, other)[process]["note"]:
-                    self._tell(other, "done", before)
-                    consumer, producer = self._ends(other, before)
-                    self._deliver(f"{consumer}~{producer}", ("notice", other))
-
-    def _on_expire(self, attempt: Any, before: State, after: State) -> None:
-        # As in PeerRead: P's clock must be ahead only if the fence is open still.
-        ahead = attempts_of(before)[attempt]["open"]
-        self.draft.quiet_until(
-            f"granted{attempt} + lease_s" + (" - 0.5 * lease_margin_s" if ahead else "")
-        )
-        self.draft.touch(self._ends(attempt, before)[1])
+    def on_postread(self, event: FleetEvent) -> None:
+        first = Message("ok", event.attempt, 1, *event.ends(event.attempt))
+        self.post(event.attempt, self.held.pop(event.attempt, first))

@@ -1,76 +1,166 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns behaviours of ``Peer.tla`` into schedules: a producer that dies and comes back.
+"""Behaviours of ``Peer.tla``: sessions with a peer that dies and comes back.
 
-Each read of the model is one of an encoding of its own. The process that takes the
-address saves them in the reverse order of the one before, so that addresses of the old
-one name other bytes in the new one.
+In a schedule each read of the model is one of an encoding of its own. The process that
+takes the address saves them in the reverse order of the one before, so that addresses of
+the old one name other bytes in the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
-from ec_verify.behaviours.draft import BLOCKS_EACH, Draft
-from ec_verify.behaviours.peer_read import TIMERS
-from ec_verify.behaviours.reading import State, changed_keys, fired_by, gained
-from ec_verify.models.tla_value import as_function
-
-Move = tuple[str, State]
-
-
-def schedule(moves: Sequence[Move], broken: str = "") -> Draft:
-    """The schedule of a behaviour.
-
-    Args:
-        moves: The behaviour.
-        broken: The property that its last step broke.
-    """
-    return _Translation(moves).translate(broken)
+from ec_verify.behaviours.picture import STATE_STYLE, Picture
+from ec_verify.behaviours.reading import Message, Move, State, elements, read
+from ec_verify.behaviours.reads import TIMERS, ReadEvent, ReadTranslation
+from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
+from ec_verify.behaviours.story import Lane, Step
+from ec_verify.models.tla_value import shown
 
 
-class _Translation:
-    def __init__(self, moves: Sequence[Move]) -> None:
-        self.moves = moves
-        self.names = {read: f"A{read}" for read in as_function(moves[0][1]["read"]) or {}}
-        blocks = len(self.names) * BLOCKS_EACH
-        bounds = {"peer": 1.0, "grants": 1.0, "holds": 1.0}
-        self.draft = Draft(
-            {
-                "C": {"blocks": blocks, "quotas": bounds},
-                "P": {"blocks": blocks, "quotas": bounds},
-            },
-            self.names.values(),
-            TIMERS,
-        )
-        self.requests: list[Any] = []
-        self.acks: list[tuple[Any, Any]] = []
-        self.reads: dict[Any, int] = {}
-        self.answers: dict[Any, int] = {}
+class PeerEvent(ReadEvent):
+    """A step of the consumer, of the data plane, or of the process behind the address."""
+
+    needs: ClassVar = frozenset({"peer", "inc", "current", "read", "proc", "acks"})
+
+    @property
+    def lane(self) -> str:
+        """Where an action of the module happens."""
+        if self.action in ("ProcDies", "ProcStarts", "Answer"):
+            return "peer"
+        if self.action in ("Completes", "Breaks"):
+            return "dma"
+        return "engine" if self.action in ("PeerOpen", "RequestRead", "Settle") else "pump"
+
+    @cached_property
+    def attempts(self) -> list[Any]:
+        """The reads that the step is about."""
+        return [ack.of for ack in self.sent if ack.kind == "ok"][-1:] or self.changed("read")
+
+    @property
+    def attempt(self) -> Any:
+        """The first of them."""
+        return self.attempts[0] if self.attempts else None
+
+    @cached_property
+    def sent(self) -> Sequence[Message]:
+        """Requests and acks."""
+        if self.action == "RequestRead":
+            return [Message("request", attempt) for attempt in self.changed("read")]
+        return [Message("ok", attempt, process) for attempt, process in self.gained("acks")]
+
+    @property
+    def taken(self) -> Sequence[Message]:
+        """The request that was answered, the ack that arrived."""
+        if self.action == "AckOk":
+            return [Message("ok", r, self.now("read", r)["meta"]) for r in self.changed("read")]
+        return [Message("request", message.of) for message in self.sent if message.kind == "ok"]
+
+    def dma_ended(self, attempt: Any) -> Literal["done", "closed"] | None:
+        """All bytes have come, or none will."""
+        return "done" if self.was("read", attempt)["dma"] == "over" else "closed"
+
+
+class PeerPicture(Picture[PeerEvent]):
+    """The consumer and its sessions, the process behind the address."""
+
+    environment: ClassVar = {
+        "ProcDies": "The process behind the address dies.",
+        "ProcStarts": "Another process takes the address.",
+        "Answer": "The process answers the request with OK.",
+        "Completes": "All bytes of the READ have come.",
+        "Breaks": "The process that the READ names is gone: it will not complete.",
+    }
+
+    def lanes(self, first: State) -> list[Lane]:
+        """Consumer, data plane, peer."""
+        return [
+            Lane("engine", "engine", "consumer"),
+            Lane("pump", "pump", "consumer"),
+            Lane("sessions", "sessions", "consumer", "bars"),
+            Lane("reads", "reads", "consumer", "bars"),
+            Lane("dma", "DMA", "data plane"),
+            Lane("life", "process", "peer", "bars"),
+            Lane("peer", "pump", "peer"),
+        ]
+
+    def place(self, variable: str, key: Any) -> str:
+        """Groups by session and by read."""
+        if key is None:
+            return f"{'peer' if variable in ('proc', 'alive') else 'consumer'}|{variable}"
+        return f"{'read' if variable == 'read' else 'session'} {shown(key)}|{variable}"
+
+    def label(self, message: Message) -> str:
+        """An ack says which process gave it."""
+        label = super().label(message)
+        return label if message.process is None else f"{label} from process {message.process}"
+
+    def draw(self, event: PeerEvent, step: Step) -> None:
+        """Requests, acks, and the states of sessions and reads."""
+        for message in event.sent:
+            self.send(message, event.lane, "peer" if message.kind == "request" else "pump")
+        for message in event.taken:
+            self.receive(message)
+        if event.action == "PostRead":
+            self.arrow("pump", "dma", "post READ", "data")
+        subjects = [f"read {shown(r)}" for r in event.attempts]
+        subjects += [f"session {shown(s)}" for s in event.changed("peer")]
+        step.subject = ", ".join(subjects)
+        self._bars(event.after)
+
+    def _bars(self, state: State) -> None:
+        for session, peer in elements(state, "peer").items():
+            style = "ready" if peer == "live" else STATE_STYLE.get(str(peer), "allocated")
+            known = elements(state, "inc").get(session)
+            label = f"{shown(session)}: {peer}" + (f", process {known}" if known else "")
+            self.bar(("session", session), peer != "drained", "sessions", label, style)
+        for number, record in elements(state, "read").items():
+            st = str(record["st"])
+            there, style = st not in ("none", "settled"), STATE_STYLE.get(st, "lease")
+            self.bar(("read", number), there, "reads", f"read {shown(number)}: {st}", style)
+        self.bar("process", state["alive"], "life", f"process {state['proc']}", "state")
+
+
+def schedule(
+    moves: Sequence[Move], constants: Mapping[str, str] | None = None, broken: str = ""
+) -> Draft:
+    """As ``models.Model.schedule``."""
+    names = {attempt: f"A{attempt}" for attempt in elements(moves[0][1], "read")}
+    node = {
+        "blocks": len(names) * BLOCKS_EACH,
+        "quotas": {"peer": 1.0, "grants": 1.0, "holds": 1.0},
+    }
+    draft = Draft({"C": node, "P": node}, names.values(), TIMERS)
+    return _Translation(read(moves, PeerEvent), draft, names, broken).translate()
+
+
+class _Translation(ReadTranslation[PeerEvent]):
+    def __init__(
+        self, events: Sequence[PeerEvent], draft: Draft, names: dict[Any, str], broken: str
+    ) -> None:
+        super().__init__(events, draft)
+        self.names = names
+        self.broken = broken
         self.turned = False
-
-    def translate(self, broken: str) -> Draft:
         self._save_all()
-        before = self.moves[0][1]
-        for number, (action, after) in enumerate(self.moves[1:], 2):
-            self.draft.note(f"state {number}: {action}")
-            self._take(action, before, after)
-            before = after
-        if broken == "DownFailsInv":
+
+    def end(self) -> None:
+        last = self.events[-1]
+        if self.broken == "DownFailsInv":
             self._fall_back()
-        if broken == "NoWrongBytesInv" and self.moves[-1][0] == "ReadDone":
-            (read,) = changed_keys("read", self.moves[-2][1], self.moves[-1][1])
+        if self.broken == "NoWrongBytesInv" and last.action == "ReadDone":
             self.draft.note("what the new process granted can be read from it")
             self.draft.must(
-                {"servable": self.names[read], "at": "C", "after": f"P>C#{self.answers[read]}",
-                 "expect": True, "clause": "EC-9.3"}
+                {"servable": self.names[last.attempt], "at": "C",
+                 "after": f"P>C#{self.answers[last.attempt]}", "expect": True, "clause": "EC-9.3"}
             )  # fmt: skip
         self.draft.whatever_is_loaded("C", self.names.values())
-        if not before["alive"]:
+        if not last.after["alive"]:
             self.draft.note("somebody has to answer what is asked of P at the end")
             self.draft.restart("P")
         self.draft.nothing_is_left()
-        return self.draft
 
     def _fall_back(self) -> None:
         """What waited for a peer that is down is encoded in the next step (EC-9.1)."""
@@ -87,47 +177,36 @@ class _Translation:
             self.draft.must({"store": name, "at": "P"})
         self.turned = not self.turned
 
-    def _take(self, action: str, before: State, after: State) -> None:
-        for read in changed_keys("read", before, after):
-            self._read(action, read, before)
-        for read, process in gained("acks", before, after):
-            self.draft.attempt(
-                {"deliver": "C>P", "nth": self.requests.index(read) + 1, "keep": True}
-            )
-            self.acks.append((read, process))
-        if action == "PeerDown":
-            if {item.event for item in fired_by(after)} & {"lost", "close"}:
-                self.draft.must({"peer": "lost", "at": "C", "of": "P"})
-        elif action == "ProcDies":
-            self.draft.must({"crash": "P"})
-        elif action == "ProcStarts":
-            self.draft.restart("P")
-            self._save_all()
+    # ------------------------------------------------------------------ consumer
+    def on_requestread(self, event: PeerEvent) -> None:
+        self.ask(event.attempt, self.names[event.attempt], event)
+        for message in event.sent:
+            self.send(message)
 
-    def _read(self, action: str, read: Any, before: State) -> None:
-        draft = self.draft
-        if action == "RequestRead":
-            name = draft.declare("C", [self.names[read]], "P")
-            draft.mark(f"asked{read}")
-            draft.must({"step": "C", "run": [name]})
-            self.requests.append(read)
-        elif action == "AckOk":
-            # The data plane posts as soon as the ack is there.
-            self.reads[read] = len(self.reads) + 1
-            nth = next(n for n, ack in enumerate(self.acks, 1) if ack[0] == read)
-            self.answers[read] = nth
-            draft.attempt({"deliver": "P>C", "nth": nth, "keep": True})
-        elif action == "AckTimeout":
-            draft.quiet_until(f"asked{read} + ack_timeout_s + eps")
-            draft.touch("C")
-        elif action == "Completes":
-            draft.attempt({"dma": f"C#{self.reads[read]}", "do": "move"})
-        elif action in ("ReadDone", "DmaEnded"):
-            over = before["read"][read - 1]["dma"] == "over"
-            draft.attempt({"dma": f"C#{self.reads[read]}", "do": "done" if over else "closed"})
-        elif action == "ReadLost":
-            draft.attempt({"dma": f"C#{self.reads[read]}", "do": "fail"})
-            draft.mark(f"gone{read}")
-        elif action == "Retire":
-            draft.quiet_until(f"gone{read} + quarantine_s + eps")
-            draft.touch("C")
+    def on_ackok(self, event: PeerEvent) -> None:
+        (ack,) = event.taken
+        self.post(event.attempt, ack)
+
+    def on_peerdown(self, event: PeerEvent) -> None:
+        if {item.event for item in event.fired} & {"lost", "close"}:
+            self.draft.must({"peer": "lost", "at": "C", "of": "P"})
+
+    def on_completes(self, event: PeerEvent) -> None:
+        self.move(event.attempt)
+
+    def on_readdone(self, event: PeerEvent) -> None:
+        self.end_read(event.attempt, event.dma_ended(event.attempt), event)
+
+    # ---------------------------------------------------------------------- peer
+    def on_answer(self, event: PeerEvent) -> None:
+        for message in event.taken:
+            self.deliver(message)
+        for message in event.sent:
+            self.send(message)
+
+    def on_procdies(self, event: PeerEvent) -> None:
+        self.draft.must({"crash": "P"})
+
+    def on_procstarts(self, event: PeerEvent) -> None:
+        self.draft.restart("P")
+        self._save_all()

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conformance kit: plays schedules against anybody's encoder-cache connector.
 
-``adapter`` says what an implementation has to offer; ``schedule`` is the language of
-``spec/SCENARIOS.md``; ``world`` simulates everything around the implementation
-(network, DMA, clock, the other peers) and watches the invariants; ``play`` carries a
-schedule out; ``runner`` gives verdicts.
+* ``adapter``: what an implementation has to offer. ``stdio``: the same over pipes.
+* ``language``: the schedules of ``spec/SCENARIOS.md``, and the clauses that they cite.
+* ``world``: everything around the implementation, simulated and watched. ``play``: carries
+  schedules out in it. ``runner``: gives verdicts.
+* ``walks``: random schedules. ``walk_failures``: what becomes of those that fail.
+* ``faults``: whether seeded faults are caught. ``compare``: two runs side by side.
+* ``command``, ``tables``, ``reports``: ``ec-protocol conformance``. ``pytest_plugin``.
 """

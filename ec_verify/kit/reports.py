@@ -15,9 +15,10 @@ import msgspec
 
 from ec_protocol import __version__
 from ec_protocol.errors import ConfigError
-from ec_verify.kit.language.schedule import AREAS, clauses
+from ec_verify.kit.language.clauses import clauses
+from ec_verify.kit.language.schedule import AREAS
 from ec_verify.kit.runner import Result, Verdict
-from ec_verify.pictures.from_history import tell_history
+from ec_verify.pictures.from_history import story_of_history
 from ec_verify.pictures.page import drawing
 
 _PAGE = Path(__file__).resolve().parent / "page" / "report.html.j2"
@@ -144,7 +145,7 @@ def diagram(result: Result, adapter: str) -> str:
     if not any(record.get("event") == "step" for record in result.history):
         return ""
     outcome = {**result.row(), "invariant": result.invariant, "adapter": adapter}
-    story = tell_history(msgspec.to_builtins(result.case), result.history, outcome)
+    story = story_of_history(msgspec.to_builtins(result.case), result.history, outcome)
     return drawing(story) if story.steps else ""
 
 

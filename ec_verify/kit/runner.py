@@ -18,8 +18,8 @@ import msgspec
 
 from ec_protocol.errors import ConfigError
 from ec_verify.kit.adapter import Factory, Unsupported
-from ec_verify.kit.language.levels import strictest
-from ec_verify.kit.language.schedule import Case, clauses
+from ec_verify.kit.language.clauses import clauses, strictest
+from ec_verify.kit.language.schedule import Case
 from ec_verify.kit.play.player import play
 from ec_verify.kit.world.checks import CheckFailed, ScheduleError
 from ec_verify.kit.world.links import (

@@ -8,8 +8,7 @@ nothing of any single step; the kit's invariants are watched throughout. At the 
 everything is allowed to finish, and then nothing may be left: no block, no request, no
 engine that must go on stepping (Progress, Conserved).
 
-A walk that fails is shortened and comes out as a case of the schedule language, so that
-it can be played, and kept, like any other.
+``walk_failures`` has what becomes of a walk that fails.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from typing import Any, Final
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.language.schedule import Case, NodeSetup, Setup
 from ec_verify.kit.play.player import play_steps
-from ec_verify.kit.runner import Result, Verdict, run_case
-from ec_verify.kit.world.checks import CheckFailed, ScheduleError
+from ec_verify.kit.runner import Result, run_case
+from ec_verify.kit.world.checks import CheckFailed
 from ec_verify.kit.world.links import ImplementationError, Link
 from ec_verify.kit.world.nodes import CopyRun, Dma, Node
 from ec_verify.kit.world.world import World
@@ -43,8 +42,6 @@ TIMERS: Final = {
     "announce_hold_s": 1.5,
     "fetched_hold_s": 2.0,
 }
-#: Replays that shortening a walk may take.
-SHORTENING: Final = 400
 _WAITS: Final = (
     ("eps", 5),
     ("retry_interval_s", 5),
@@ -320,44 +317,3 @@ def _walk(seed: int, length: int, connect: Callable[[str], Link], *, proofs: boo
     finally:
         walked.world.close()
     return None
-
-
-def shorten(result: Result, connect: Callable[[str], Link]) -> Result:
-    """The same failure with as few steps as can be found.
-
-    Steps are left out in ever smaller pieces, as long as what remains still fails for
-    the same reason.
-    """
-    best, left = result, SHORTENING
-    size = max(1, len(best.case.steps) // 2)
-    while size and left:
-        at, smaller = 0, False
-        while at < len(best.case.steps) and left:
-            left -= 1
-            steps = best.case.steps[:at] + best.case.steps[at + size :]
-            tried = _replay(best.case, steps, connect)
-            if tried is not None and reason(tried) == reason(result):
-                best, smaller = tried, True
-            else:
-                at += size
-        if not smaller or size > 1:
-            size //= 2
-    return best
-
-
-def _replay(case: Case, steps: list[Step], connect: Callable[[str], Link]) -> Result | None:
-    shorter = new_case(int(case.id.removeprefix("walk-")))
-    shorter.steps = steps
-    try:
-        result = run_case(shorter, connect)
-    except (ScheduleError, Unsupported):
-        return None
-    return result if result.verdict in (Verdict.FAILED, Verdict.NON_STRICT) else None
-
-
-def reason(result: Result) -> tuple[str, str]:
-    """What makes two failures the same one."""
-    if result.invariant:
-        return result.invariant, ""
-    words = result.expected or result.detail
-    return result.clause, words.split(" ")[0]

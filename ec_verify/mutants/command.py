@@ -3,29 +3,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ec_protocol.errors import ECError
 from ec_protocol.tables.files import checkout_dir, tla_dir
-from ec_verify.console import console
+from ec_verify.console import AsJson, console, echo_json, errors, fail, progress, table
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.terminable import terminable
 from ec_verify.mutants import core, source
-from ec_verify.mutants.explained import (
+from ec_verify.mutants.explanations import (
     Explanation,
     Side,
     load_explanations,
@@ -34,7 +30,6 @@ from ec_verify.mutants.explained import (
     stale,
     unknown_patterns,
 )
-from ec_verify.mutants.forks import Outcome, run_trials
 from ec_verify.mutants.models import (
     EXPLAINED,
     FAILED,
@@ -46,6 +41,7 @@ from ec_verify.mutants.models import (
 )
 from ec_verify.mutants.operators import OPERATORS, QUICK, Mutant, all_mutants
 from ec_verify.mutants.safeguards import Safeguard, safeguards
+from ec_verify.mutants.trials import Outcome, run_trials
 from ec_verify.nearest import did_you_mean
 
 _COLORS = {KILLED: "green", EXPLAINED: "yellow", SURVIVED: "red", FAILED: "red"}
@@ -65,7 +61,7 @@ def mutants(
     sources: Annotated[
         bool, typer.Option("--source", help="Mutate the core's source instead of the tables.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+    as_json: AsJson = False,
     jobs: Annotated[int, typer.Option(min=1, help="How many mutants at once.")] = min(
         2, os.cpu_count() or 1
     ),
@@ -74,11 +70,11 @@ def mutants(
     """Change the tables, or the core, in one place at a time: something must notice."""
     err = console(stderr=True)
     if tier not in ("pr", "full"):
-        _fail(f"--tier is pr or full, not {tier!r}", 2)
+        fail(f"--tier is pr or full, not {tier!r}", 2)
     if sources:
         _sources(names or [], jobs, as_json=as_json, list_only=list_only)
         return
-    try:
+    with _errors(as_json):
         # Those that are written by hand are part of the picture of the models as a whole.
         by_hand = [] if python or names else safeguards(load_manifest(tla_dir()))
         chosen = _chosen(names or [], tier, python=python)
@@ -87,12 +83,10 @@ def mutants(
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in chosen))
             return
-        with _Live(err, len(chosen)) as live, terminable():
-            results = _judged(chosen, python=python, jobs=jobs, done=live.finished)
-    except KeyboardInterrupt:
-        _fail("interrupted; every process was ended", 130)
-    except ECError as exc:
-        _stop(str(exc), as_json)
+        with progress(err, "mutants", len(chosen), every=10, jobs=jobs) as step, terminable():
+            results = _judged(
+                chosen, python=python, jobs=jobs, done=lambda r: step(r.mutant.id, r.seconds)
+            )
     results = [_explained(result, explanations) for result in results]
     old = unknown_patterns(explanations, all_mutants())
     old += stale(explanations, [r.mutant for r in results if r.verdict == KILLED])
@@ -102,17 +96,14 @@ def mutants(
     ok = not old and not bare and all(r.verdict in (KILLED, EXPLAINED) for r in results)
     totals = Counter(result.verdict for result in results)
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "ok": ok,
-                    "mutants": [result.as_json() for result in results],
-                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
-                    "safeguards": [safeguard.as_json() for safeguard in by_hand],
-                    "stale": old,
-                },
-                indent=2,
-            )
+        echo_json(
+            {
+                "ok": ok,
+                "mutants": [result.as_json() for result in results],
+                "totals": {v: totals[v] for v in _COLORS},
+                "safeguards": [safeguard.as_json() for safeguard in by_hand],
+                "stale": old,
+            }
         )
     else:
         console().print(_table(results), soft_wrap=False)
@@ -128,6 +119,12 @@ def mutants(
         raise typer.Exit(1)
 
 
+def _errors(as_json: bool) -> AbstractContextManager[None]:
+    nothing: dict[str, Any] = {"ok": False, "mutants": [], "totals": {}}
+    interrupted = "interrupted; every process was ended"
+    return errors(1, document=nothing if as_json else None, interrupted=interrupted)
+
+
 def _chosen(names: Sequence[str], tier: str, *, python: bool) -> list[Mutant]:
     known = [m for m in all_mutants() if not python or core.applicable(m)]
     if not names:
@@ -135,7 +132,7 @@ def _chosen(names: Sequence[str], tier: str, *, python: bool) -> list[Mutant]:
     for name in names:
         if not any(fnmatchcase(m.id, name) for m in known):
             near = did_you_mean(name, [m.id for m in known])
-            _fail(f"no mutant is called {name!r}; {near} --list shows all", 2)
+            fail(f"no mutant is called {name!r}; {near} --list shows all", 2)
     return [m for m in known if any(fnmatchcase(m.id, name) for name in names)]
 
 
@@ -159,12 +156,8 @@ def _explained(result: Result, explanations: Sequence[Explanation]) -> Result:
 
 
 def _table(results: Sequence[Result]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    for name in ("table", "operator"):
-        table.add_column(name)
-    for name in (KILLED, EXPLAINED, SURVIVED, FAILED):
-        table.add_column(name, justify="right")
-    table.add_column("killed most by", overflow="fold")
+    shown = table("table", "operator", numbers=tuple(_COLORS))
+    shown.add_column("killed most by", overflow="fold")
     groups = dict.fromkeys((r.mutant.lifecycle, r.mutant.operator) for r in results)
     for lifecycle, operator in sorted(groups, key=lambda g: (g[0], list(OPERATORS).index(g[1]))):
         rows = [
@@ -172,36 +165,35 @@ def _table(results: Sequence[Result]) -> Table:
         ]
         counts = Counter(r.verdict for r in rows)
         killers = Counter((r.killed_by or "").split(",")[0] for r in rows if r.killed_by)
-        table.add_row(
+        shown.add_row(
             lifecycle,
             operator,
-            *(
-                f"[{_COLORS[v]}]{counts[v]}[/{_COLORS[v]}]" if counts[v] else ""
-                for v in (KILLED, EXPLAINED, SURVIVED, FAILED)
-            ),
+            *(f"[{_COLORS[v]}]{counts[v]}[/{_COLORS[v]}]" if counts[v] else "" for v in _COLORS),
             escape(", ".join(f"{name} {n}" for name, n in killers.most_common(3))),
         )
-    totals = Counter(r.verdict for r in results)
-    table.caption = (
+    shown.caption = _caption(results)
+    return shown
+
+
+def _caption(results: Sequence[Result] | Sequence[SourceRow]) -> str:
+    totals = Counter(result.verdict for result in results)
+    return (
         f"{len(results)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
         f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
     )
-    return table
 
 
 def _safeguard_table(found: Sequence[Safeguard]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    for name in ("module", "safeguard", "without it TLC finds (ec-protocol check NAME)"):
-        table.add_column(name, overflow="fold")
+    shown = table("module", "safeguard", "without it TLC finds (ec-protocol check NAME)")
     for safeguard in found:
         without = ", ".join(f"{wanted} ({model})" for model, wanted in safeguard.configs[:2])
-        table.add_row(
+        shown.add_row(
             escape(safeguard.module),
             escape(safeguard.name),
             escape(without) or "[red]nothing[/red]",
         )
-    table.caption = f"{len(found)} safeguards of the modules, each removed by a config"
-    return table
+    shown.caption = f"{len(found)} safeguards of the modules, each removed by a config"
+    return shown
 
 
 # --------------------------------------------------------------------- the source
@@ -209,22 +201,22 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
     """Judge mutants of the core's source by the core's tests."""
     root = checkout_dir()
     if root is None:
-        _fail("--source needs a source checkout with its tests", 2)
-    try:
+        fail("--source needs a source checkout with its tests", 2)
+    with _errors(as_json):
         found = _sources_chosen(names)
         explanations = load_explanations(tla_dir())["source"]
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in found))
             return
         trials = [mutant.trial() for mutant in found]
-        with _Live(console(stderr=True), len(trials)) as live, terminable():
+        err = console(stderr=True)
+        with progress(err, "mutants", len(trials), every=10, jobs=jobs) as step, terminable():
             outcomes = run_trials(
-                trials, root, parallel=jobs, done=lambda index, outcome: live.step()
+                trials,
+                root,
+                parallel=jobs,
+                done=lambda index, outcome: step(found[index].id, outcome.seconds),
             )
-    except KeyboardInterrupt:
-        _fail("interrupted; every process was ended", 130)
-    except ECError as exc:
-        _stop(str(exc), as_json)
     rows = [SourceRow.judged(m, outcomes[index], explanations) for index, m in enumerate(found)]
     old = stale(explanations, [row.mutant for row in rows if row.verdict == KILLED])
     if not names:
@@ -232,16 +224,13 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
     totals = Counter(row.verdict for row in rows)
     ok = not old and not totals[SURVIVED] and not totals[FAILED]
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "ok": ok,
-                    "mutants": [row.as_json() for row in rows],
-                    "totals": {v: totals[v] for v in (KILLED, EXPLAINED, SURVIVED, FAILED)},
-                    "stale": old,
-                },
-                indent=2,
-            )
+        echo_json(
+            {
+                "ok": ok,
+                "mutants": [row.as_json() for row in rows],
+                "totals": {v: totals[v] for v in _COLORS},
+                "stale": old,
+            }
         )
     else:
         console().print(_source_table(rows))
@@ -265,7 +254,7 @@ def _sources_chosen(names: Sequence[str]) -> list[source.SourceMutant]:
     for name in patterns:
         if not any(matches(m.id, name) for m in known):
             near = did_you_mean(name, [m.id for m in known])
-            _fail(f"no mutant is called {name!r}; {near} --list shows all", 2)
+            fail(f"no mutant is called {name!r}; {near} --list shows all", 2)
     whole = set(names).difference(patterns) if names else set(source.FILES)
     return [m for m in known if m.module in whole or any(matches(m.id, p) for p in patterns)]
 
@@ -310,69 +299,10 @@ class SourceRow:
 
 
 def _source_table(rows: Sequence[SourceRow]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("file")
-    for name in ("mutants", KILLED, EXPLAINED, SURVIVED):
-        table.add_column(name, justify="right")
+    shown = table("file", numbers=("mutants", KILLED, EXPLAINED, SURVIVED))
     for module in dict.fromkeys(row.mutant.module for row in rows):
         counts = Counter(row.verdict for row in rows if row.mutant.module == module)
         numbers = (counts.total(), counts[KILLED], counts[EXPLAINED], counts[SURVIVED])
-        table.add_row(f"{module}.py", *map(str, numbers))
-    totals = Counter(row.verdict for row in rows)
-    table.caption = (
-        f"{len(rows)} mutants: {totals[KILLED]} killed, {totals[EXPLAINED]} explained, "
-        f"{totals[SURVIVED]} survived, {totals[FAILED]} without a verdict"
-    )
-    return table
-
-
-# ------------------------------------------------------------------------ display
-class _Live:
-    """A progress bar on a terminal; elsewhere a line per ten mutants."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        self._console = console
-        self._total = total
-        self._done = 0
-        self._lock = threading.Lock()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._progress.add_task("mutants", total=total)
-
-    def __enter__(self) -> _Live:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def finished(self, result: Result) -> None:
-        self.step(result.mutant.id)
-
-    def step(self, name: str = "mutants") -> None:
-        with self._lock:
-            self._done += 1
-            self._progress.update(self._task, advance=1, description=escape(name)[:50])
-            if not self._console.is_terminal and (
-                self._done % 10 == 0 or self._done == self._total
-            ):
-                self._console.print(f"{self._done}/{self._total}")
-
-
-def _fail(message: str, status: int = 1) -> NoReturn:
-    console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
-    raise typer.Exit(status)
-
-
-def _stop(message: str, as_json: bool) -> NoReturn:
-    """End without a single result; a reader of the JSON still gets its object."""
-    if as_json:
-        typer.echo(json.dumps({"ok": False, "mutants": [], "totals": {}}, indent=2))
-    _fail(message)
+        shown.add_row(f"{module}.py", *map(str, numbers))
+    shown.caption = _caption(rows)
+    return shown

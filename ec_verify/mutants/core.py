@@ -17,9 +17,9 @@ from typing import Final
 from ec_protocol.tables.dispatch import DISPATCH, Dispatcher
 from ec_protocol.tables.lifecycle import Lifecycle
 from ec_protocol.tables.machines import build_machine
-from ec_verify.mutants.forks import Outcome, Trial, run_trials
 from ec_verify.mutants.models import FAILED, KILLED, SURVIVED, Result
 from ec_verify.mutants.operators import ACTIONS, TIMING, Mutant
+from ec_verify.mutants.trials import Outcome, Trial, run_trials
 
 #: Tables that the core's own classes move by. The region is moved by `ec_connector`,
 #: in other processes, and its state is a word in a file.

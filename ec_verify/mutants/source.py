@@ -3,7 +3,7 @@
 
 A file is parsed, changed and compiled, and the code of the one function that differs
 is put into the running module (``function.__code__``), so that every reference to it
-sees the change. Meant for ``forks``: the change dies with the forked process.
+sees the change. Meant for ``trials``: the change dies with the forked process.
 
 ``edits`` says what is changed.
 """
@@ -24,7 +24,7 @@ from typing import Any, Final
 import ec_protocol
 from ec_protocol.errors import ECError
 from ec_verify.mutants.edits import Edit, edits
-from ec_verify.mutants.forks import Trial
+from ec_verify.mutants.trials import Trial
 from ec_verify.nearest import did_you_mean
 
 #: The files, and the tests that are the likeliest to notice.
@@ -74,7 +74,7 @@ class SourceMutant:
     defaults: types.CodeType | None = None
 
     def trial(self) -> Trial:
-        """The change as a trial of ``forks``."""
+        """The change as one of ``trials``."""
         function = f"{self.module}:{self.function}"
         return Trial(self.id, partial(_apply, self), FILES[self.module], function)
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ec_protocol.errors import ECError
+from ec_verify.console import errors, fail
 from ec_verify.models.terminable import terminable
 from ec_verify.pictures.page import drawing, page
-from ec_verify.pictures.source import tell
+from ec_verify.pictures.source import make_story
 
 #: Written to standard output instead of a file.
 STDOUT = Path("-")
@@ -45,12 +45,8 @@ def explain(
     ] = None,
 ) -> None:
     """Draw a counterexample, a scenario or a recorded run as a sequence diagram."""
-    try:
-        with terminable():
-            story = tell(what, timeout, adapter, case, check)
-    except ECError as exc:
-        typer.secho(f"error: {exc}", err=True, fg="red")
-        raise typer.Exit(2) from exc
+    with errors(), terminable():
+        story = make_story(what, timeout, adapter, case, check)
     text = drawing(story) if svg else page(story)
     if out == STDOUT:
         typer.echo(text, nl=False)
@@ -59,8 +55,7 @@ def explain(
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as exc:
-        typer.secho(f"error: {target}: {exc.strerror}; name another with --out", err=True, fg="red")
-        raise typer.Exit(2) from exc
+        fail(f"{target}: {exc.strerror}; name another with --out", 2)
     typer.echo(f"wrote {target}: {len(story.steps)} steps", err=True)
     if story.verdict is not None:
         verdict = story.verdict

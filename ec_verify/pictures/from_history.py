@@ -41,7 +41,7 @@ _WHY: Final = {
 }
 
 
-def tell_history(case: Mapping[str, Any], history: Sequence[Record], outcome: Record) -> Story:
+def story_of_history(case: Mapping[str, Any], history: Sequence[Record], outcome: Record) -> Story:
     """The story of a case that was played.
 
     Args:
@@ -61,10 +61,10 @@ def tell_history(case: Mapping[str, Any], history: Sequence[Record], outcome: Re
         + ".",
         time_unit="seconds",
     )
-    teller = _Teller(story, case)
+    picture = _Picture(story, case)
     for step, events in _rows(history):
-        teller.tell(step, events)
-    teller.judge(outcome)
+        picture.add(step, events)
+    picture.judge(outcome)
     return story
 
 
@@ -83,7 +83,7 @@ def _rows(history: Sequence[Record]) -> Iterator[tuple[Record, list[Record]]]:
         yield step, events
 
 
-class _Teller:
+class _Picture:
     def __init__(self, story: Story, case: Mapping[str, Any]) -> None:
         self.story = story
         self.nodes = list(case["setup"]["nodes"])
@@ -104,7 +104,7 @@ class _Teller:
             ]
 
     # ------------------------------------------------------------------------ rows
-    def tell(self, record: Record, events: Sequence[Record]) -> None:
+    def add(self, record: Record, events: Sequence[Record]) -> None:
         """Add the row of one step of the schedule, unless nothing is to be seen of it."""
         raw: dict[str, Any] = record["step"]
         verb = next(iter(raw))

@@ -4,34 +4,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ec_protocol.errors import ECError
-from ec_protocol.tables.files import spec_dir
-from ec_verify.behaviours.reading import State, Teller
+from ec_verify.behaviours.models import draw
+from ec_verify.behaviours.reading import state_of
 from ec_verify.behaviours.story import Story, Verdict
+from ec_verify.kit.language.clauses import clauses
 from ec_verify.models.manifest import Model
 from ec_verify.models.modules import module_files, reached
-from ec_verify.models.output import Output, Step
-from ec_verify.models.tla_value import ValueTextError, parse
-from ec_verify.pictures.fleet_model import FleetTeller
-from ec_verify.pictures.peer_model import PeerTeller
-from ec_verify.pictures.peer_read import PeerReadTeller
-from ec_verify.pictures.tier_model import TierTeller
-
-TELLERS: Final[tuple[type[Teller], ...]] = (PeerReadTeller, TierTeller, PeerTeller, FleetTeller)
+from ec_verify.models.output import Output
 
 _BACK_TO: Final = re.compile(r"goes back to state (\d+)")
-_CLAUSE: Final = re.compile(r"^- \*\*(EC-\w+\.\d+)\*\* (.*)$", re.MULTILINE)
 
 
 class NothingToExplain(ECError):
     """There is no behaviour to show; the message says what to name instead."""
 
 
-def tell_counterexample(output: Output, name: str, model: Model | None, folder: Path) -> Story:
+def story_of_counterexample(output: Output, name: str, model: Model | None, folder: Path) -> Story:
     """The story of the behaviour that a run of TLC ended with.
 
     Args:
@@ -49,46 +41,11 @@ def tell_counterexample(output: Output, name: str, model: Model | None, folder: 
             + (f": {output.message}" if output.message else "")
             + "; name a model of mode bug"
         )
-    states = [state_of(step) for step in output.trace]
     story = Story(title=name, subtitle=_subtitle(output, model), lanes=[], time_unit="state")
-    _tell(story, output.trace, states)
+    draw([(step.action, state_of(step)) for step in output.trace], story)
     story.about = model.about if model else ""
     story.verdict = _verdict(output, model, folder, story)
     return story
-
-
-def tell_behaviour(steps: Sequence[Step], name: str, subtitle: str) -> Story:
-    """The story of a behaviour that breaks nothing, for example a simulated one."""
-    story = Story(title=name, subtitle=subtitle, lanes=[], time_unit="state")
-    _tell(story, steps, [state_of(step) for step in steps])
-    return story
-
-
-def _tell(story: Story, steps: Sequence[Step], states: list[State]) -> None:
-    teller = _teller_for(states[0])(story, states[0])
-    before: State = {}
-    for number, (step, state) in enumerate(zip(steps, states, strict=True), 1):
-        teller.tell(step.action, before, state)
-        story.steps[-1].time = str(number)
-        before = state
-
-
-def _teller_for(state: State) -> type[Teller]:
-    for teller in TELLERS:
-        if teller.needs <= state.keys():
-            return teller
-    return Teller
-
-
-def state_of(step: Step) -> State:
-    """The variables' values; a text that is none is kept as it is."""
-    state = {}
-    for name, text in step.state.items():
-        try:
-            state[name] = parse(text)
-        except ValueTextError:
-            state[name] = " ".join(text.split())  # shown as it is
-    return state
 
 
 def _subtitle(output: Output, model: Model | None) -> str:
@@ -106,7 +63,7 @@ def _verdict(output: Output, model: Model | None, folder: Path, story: Story) ->
             facts.append(("fault", model.fault))
         if model.safeguard and not reached:
             facts.append(("safeguard removed", model.safeguard))
-        texts = clause_texts()
+        texts = clauses()
         facts += [(c, texts[c]) for c in model.clauses if c in texts]
     if output.kind == "deadlock":
         return Verdict("Deadlock", last, "No action can be taken any more.", facts=facts)
@@ -119,14 +76,6 @@ def _verdict(output: Output, model: Model | None, folder: Path, story: Story) ->
         sentence = f"{said} The behaviour {how}, and the property never comes true."
         return Verdict(title, None, sentence.strip(), facts=facts, back_to=back_to)
     return Verdict(title, last, said, bad=not reached, facts=facts)
-
-
-def clause_texts() -> dict[str, str]:
-    """The clauses of ``spec/PROTOCOL.md`` by their addresses."""
-    path = spec_dir() / "PROTOCOL.md"
-    if not path.is_file():
-        return {}
-    return dict(_CLAUSE.findall(path.read_text(encoding="utf-8")))
 
 
 def property_comment(folder: Path, module: str, name: str) -> str:

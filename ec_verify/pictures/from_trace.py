@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,10 @@ from ec_protocol.errors import TraceError
 from ec_protocol.tables.lifecycle import load_actions, load_lifecycles
 from ec_protocol.trace import read_trace
 from ec_verify.behaviours.story import Arrow, ArrowKind, Lane, OpenBars, Step, Story
-from ec_verify.pictures.merge import Merged, merge, session_of
+from ec_verify.behaviours.tier import REPORTS
+from ec_verify.traces.merge import Cue, in_order
+
+Record = Mapping[str, Any]
 
 ELSEWHERE: Final = "elsewhere"
 _HEX: Final = re.compile(r"[0-9a-f]{16,}\Z")
@@ -20,13 +23,10 @@ _NUMBER: Final = re.compile(r"(\w+):(\d+)\Z")
 _FIELDS: Final = ("seq", "t", "node", "action", "args", "fired", "vars")
 _TIMES: Final = frozenset({"sent_at", "fence", "posted_at", "lost_at", "expires_at"})
 _TAKES_ACK: Final = frozenset({"AckOk", "AckRetry", "AckRefused"})
-_REPORTS: Final = frozenset(
-    {"RankReport", "SaveLanded", "SaveSkipped", "LoadLanded", "LoadSkipped"}
-)
 _READ_OVER: Final = frozenset({"done", "retryable", "settled"})
 
 
-def tell_traces(paths: Sequence[Path]) -> Story:
+def story_of_traces(paths: Sequence[Path]) -> Story:
     """The story of one or more trace files, merged.
 
     Raises:
@@ -48,17 +48,54 @@ def tell_traces(paths: Sequence[Path]) -> Story:
         "processes are ordered by the messages between them, and otherwise by the time that "
         "each took down.",
     )
-    teller = _TraceTeller(story, names, streams)
+    picture = _Picture(story, names, streams)
     lines = [1] * len(streams)  # the header is line 1
-    for row, merged in enumerate(merge(streams)):
-        lines[merged.stream] += 1
-        story.places[str(paths[merged.stream]), lines[merged.stream]] = row
-        teller.tell(merged)
+    for row, (stream, record) in enumerate(merged(streams)):
+        lines[stream] += 1
+        story.places[str(paths[stream]), lines[stream]] = row
+        picture.add(names[stream, record["node"]], record)
     return story
 
 
-def _records(path: Path) -> list[Mapping[str, Any]]:
-    records: list[Mapping[str, Any]] = []
+def merged(streams: Sequence[Sequence[Record]]) -> Iterator[tuple[int, Record]]:
+    """All records in one order, each with the number of its stream."""
+    cues = [[_cue(record) for record in stream] for stream in streams]
+    # Where causes leave a choice, a reader looks for the order of time.
+    for stream, index in in_order(cues, wishes_count=False):
+        yield stream, streams[stream][index]
+
+
+def _cue(record: Record) -> Cue:
+    """As ``traces.merge`` has it, of a record that was not checked yet."""
+    args = record["args"]
+    told = [item.get("guards") for item in record["fired"] if isinstance(item, dict)]
+    return Cue(
+        float(record["t"]),
+        record["action"],
+        session_of(record) if {"attempt", "grant"} & args.keys() else None,
+        None if "grant" in args else _state(record, "read"),
+        frozenset(str(guard) for some in told if isinstance(some, list) for guard in some),
+        str(args.get("why", "")),
+    )
+
+
+def session_of(record: Record) -> str | None:
+    """Names the attempt that a record is about, the same on both sides of it."""
+    for key, variables in record["vars"].items():
+        if key.startswith("read:"):
+            session = variables.get("session")
+            if isinstance(session, str):
+                return session
+        elif key.startswith("grant:"):
+            notice = variables.get("notice")
+            if isinstance(notice, str) and ":" in notice:
+                return notice.partition(":")[0]
+    attempt = record["args"].get("attempt")
+    return None if attempt is None else f"{attempt}/{record['args'].get('mm_hash')}"
+
+
+def _records(path: Path) -> list[Record]:
+    records: list[Record] = []
     for number, record in enumerate(read_trace(path), 2):
         for field in _FIELDS:
             if field not in record:
@@ -81,7 +118,7 @@ def _records(path: Path) -> list[Mapping[str, Any]]:
 
 
 def _process_names(
-    paths: Sequence[Path], streams: Sequence[Sequence[Mapping[str, Any]]]
+    paths: Sequence[Path], streams: Sequence[Sequence[Record]]
 ) -> dict[tuple[int, str], str]:
     """A short name for each node of each file."""
     names: dict[tuple[int, str], str] = {}
@@ -102,15 +139,14 @@ def short(name: str) -> str:
     return name if len(name) <= 20 else name[:18] + "…"
 
 
-class _TraceTeller:
+class _Picture:
     def __init__(
         self,
         story: Story,
         names: Mapping[tuple[int, str], str],
-        streams: Sequence[Sequence[Mapping[str, Any]]],
+        streams: Sequence[Sequence[Record]],
     ) -> None:
         self.story = story
-        self.names = names
         self.bars = OpenBars(story)
         self.row = -1
         self.origin = min(record["t"] for stream in streams for record in stream)
@@ -152,11 +188,9 @@ class _TraceTeller:
         return [*lanes, Lane(ELSEWHERE, "peer", "not recorded")]
 
     # ------------------------------------------------------------------- steps
-    def tell(self, merged: Merged) -> None:
+    def add(self, process: str, record: Record) -> None:
         """Add the step of one record."""
         self.row += 1
-        record = merged.record
-        process = self.names[merged.stream, record["node"]]
         action = record["action"]
         known = load_actions().get(action)
         actor = known.actor if known else "engine"
@@ -315,7 +349,7 @@ class _TraceTeller:
                 self._arrow(
                     engine, f"{process}/rank {rank}", f"{kind} {number}", "local"
                 ).end = self.row
-        elif action in _REPORTS:
+        elif action in REPORTS:
             for rank in sorted(self._waiting.get(name, set()) - now, key=str):
                 self._arrow(f"{process}/rank {rank}", engine, "report", "local").end = self.row
         if state in ("planned", "in_flight"):

@@ -18,8 +18,8 @@ from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import OutputParser
 from ec_verify.models.runner import TlcRunner
 from ec_verify.nearest import did_you_mean
-from ec_verify.pictures.from_tlc import NothingToExplain, tell_counterexample
-from ec_verify.pictures.from_trace import tell_traces
+from ec_verify.pictures.from_tlc import NothingToExplain, story_of_counterexample
+from ec_verify.pictures.from_trace import story_of_traces
 from ec_verify.traces.load import trace_files
 
 _TLC_MARK: Final = "@!@!@STARTMSG"
@@ -31,7 +31,7 @@ class UnknownInput(ECError):
     """What was named is nothing that can be explained; the message says what can."""
 
 
-def tell(
+def make_story(
     names: Sequence[str],
     seconds: float | None = None,
     adapter: str = "ours",
@@ -52,13 +52,13 @@ def tell(
     """
     paths = [inner for name in names for inner in _files(Path(name))]
     if all(path.is_file() for path in paths):
-        return _tell_files(paths, adapter, case, check)
+        return _story_of_files(paths, adapter, case, check)
     if len(names) > 1:
         lost = next(path for path in paths if not path.is_file())
         raise UnknownInput(f"{lost}: no such file; several names must all be trace files")
     if paths[0].exists() or "/" in names[0] or paths[0].suffix:
         raise UnknownInput(f"{names[0]}: no such file")
-    return _tell_model(names[0], seconds)
+    return _story_of_model(names[0], seconds)
 
 
 def _files(path: Path) -> list[Path]:
@@ -69,15 +69,15 @@ def _files(path: Path) -> list[Path]:
         raise UnknownInput(str(exc)) from exc
 
 
-def _tell_files(paths: list[Path], adapter: str, case: str, check: bool) -> Story:
+def _story_of_files(paths: list[Path], adapter: str, case: str, check: bool) -> Story:
     kinds = {path: _kind(path) for path in paths}
     if set(kinds.values()) == {"trace"}:
-        story = tell_traces(paths)
+        story = story_of_traces(paths)
         if check:
             # The checker is needed for nothing else here.
-            from ec_verify.pictures.judged import judge_traces
+            from ec_verify.pictures.verdict import give_verdict
 
-            judge_traces(story, paths)
+            give_verdict(story, paths)
         return story
     if len(paths) > 1:
         other = next(path for path, kind in kinds.items() if kind != "trace")
@@ -92,16 +92,16 @@ def _tell_files(paths: list[Path], adapter: str, case: str, check: bool) -> Stor
         name = path.name.split(".")[0]
         manifest = load_manifest(tla_dir())
         model = next((model for model in manifest.models if model.name == name), None)
-        return tell_counterexample(parser.output, name, model, manifest.folder)
+        return story_of_counterexample(parser.output, name, model, manifest.folder)
     if kinds[path] == "json":
-        return _tell_json(path, adapter, case)
+        return _story_of_json(path, adapter, case)
     raise UnknownInput(
         f"{path}: neither a trace (NDJSON whose first line has trace_version), nor recorded "
         "output of TLC with -tool, nor a scenario or history (JSON)"
     )
 
 
-def _tell_json(path: Path, adapter: str, wanted: str) -> Story:
+def _story_of_json(path: Path, adapter: str, wanted: str) -> Story:
     """A scenario file is played; a history was played before."""
     if importlib.util.find_spec("msgspec") is None:
         raise UnknownInput(f"{path}: scenarios need msgspec: pip install 'ec-connector[nixl]'")
@@ -110,7 +110,7 @@ def _tell_json(path: Path, adapter: str, wanted: str) -> Story:
 
     from ec_verify.kit.language.schedule import load_file
     from ec_verify.kit.runner import connector, run_case
-    from ec_verify.pictures.from_history import tell_history
+    from ec_verify.pictures.from_history import story_of_history
 
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -118,7 +118,7 @@ def _tell_json(path: Path, adapter: str, wanted: str) -> Story:
         raise UnknownInput(f"{path}: not JSON: {exc}") from exc
     if isinstance(document, dict) and {"case", "history", "result"} <= document.keys():
         outcome = {**document["result"], "adapter": document.get("adapter", "")}
-        return tell_history(document["case"], document["history"], outcome)
+        return story_of_history(document["case"], document["history"], outcome)
     cases = load_file(path)
     chosen = [case for case in cases if case.id == wanted] if wanted else cases
     if len(chosen) != 1:
@@ -132,7 +132,7 @@ def _tell_json(path: Path, adapter: str, wanted: str) -> Story:
     name, connect = connector(adapter, None)
     result = run_case(chosen[0], connect)
     outcome = {**result.row(), "invariant": result.invariant, "adapter": name}
-    return tell_history(msgspec.to_builtins(chosen[0]), result.history, outcome)
+    return story_of_history(msgspec.to_builtins(chosen[0]), result.history, outcome)
 
 
 def _kind(path: Path) -> str:
@@ -151,7 +151,7 @@ def _kind(path: Path) -> str:
     return "trace" if not head or head.startswith(_GZIP) or b"trace_version" in first else ""
 
 
-def _tell_model(name: str, seconds: float | None) -> Story:
+def _story_of_model(name: str, seconds: float | None) -> Story:
     manifest = load_manifest(tla_dir())
     model = next((model for model in manifest.models if model.name == name), None)
     if model is None:
@@ -166,4 +166,4 @@ def _tell_model(name: str, seconds: float | None) -> Story:
     run = TlcRunner().run(replace(job, timeout=seconds or job.timeout))
     if run.timed_out:
         raise NothingToExplain(f"{name}: TLC was killed after {seconds or model.timeout:g} s")
-    return tell_counterexample(run.output, name, model, manifest.folder)
+    return story_of_counterexample(run.output, name, model, manifest.folder)

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,22 +11,13 @@ import typer
 
 from ec_protocol.errors import ECError
 from ec_protocol.tables.files import checkout_dir, tla_dir
+from ec_verify.console import AsJson, echo_json, errors
 
 app = typer.Typer(
     name="scenario",
     help="Behaviours of the models as schedules that an implementation must survive.",
     no_args_is_help=True,
 )
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """A command line that makes no sense ends with status 2 and one sentence."""
-    try:
-        yield
-    except ECError as exc:
-        typer.secho(f"error: {exc}", err=True, fg="red")
-        raise typer.Exit(2) from exc
 
 
 @app.command()
@@ -56,7 +44,7 @@ def make(
     from ec_verify.scenarios import files
     from ec_verify.scenarios import make as maker
 
-    with _errors():
+    with errors():
         manifest = load_manifest(tla_dir())
         asked = list(manifest.select(names, "full")) if names else maker.candidates(manifest)
         for model in asked:
@@ -120,10 +108,10 @@ def run(
     adapter: Annotated[
         str, typer.Option(help="ours, vllm or module:factory; see docs/conformance.md.")
     ] = "ours",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play scenarios against an implementation, on a virtual clock."""
-    with _errors():
+    with errors():
         if importlib.util.find_spec("msgspec") is None:
             raise ECError("playing scenarios needs msgspec: pip install 'ec-connector[nixl]'")
         from ec_verify.kit.language.schedule import load_file
@@ -148,7 +136,7 @@ def run(
                 )
         summary = report(name, results)
         if as_json:
-            typer.echo(json.dumps(summary, indent=2))
+            echo_json(summary)
         else:
             good = sum(result.verdict is Verdict.OK for result in results)
             typer.echo(f"{name}: survived {good} of {len(results)} scenarios")

@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ec_verify.behaviours import fleet, peer, peer_read, quota, tier
-from ec_verify.behaviours.draft import Draft, Step
 from ec_verify.behaviours.errors import NotExpressible, ScenarioError
-from ec_verify.behaviours.reading import State
-from ec_verify.kit.language.levels import strictest
+from ec_verify.behaviours.models import model_of
+from ec_verify.behaviours.reading import state_of
+from ec_verify.behaviours.schedule import Draft, Step
+from ec_verify.kit.language.clauses import clauses, strictest
 from ec_verify.models.check import job_for
 from ec_verify.models.config import Config
 from ec_verify.models.manifest import Manifest, Model
 from ec_verify.models.modules import copy_modules
 from ec_verify.models.output import Output
 from ec_verify.models.runner import Job, TlcRunner
-from ec_verify.pictures.fleet_model import FleetTeller
-from ec_verify.pictures.from_tlc import clause_texts, property_comment, state_of
-from ec_verify.pictures.peer_model import PeerTeller
-from ec_verify.pictures.peer_read import PeerReadTeller
-from ec_verify.pictures.tier_model import TierTeller
-from ec_verify.scenarios.shown import PLAIN, beside_the_protocol, clause_of
-
-Move = tuple[str, State]
+from ec_verify.pictures.from_tlc import property_comment
+from ec_verify.scenarios.expressible import PLAIN, beside_the_protocol, clause_of
 
 LANGUAGE_VERSION: Final = 1
 #: Walks of one simulation model, and where their seeds begin.
@@ -50,14 +44,6 @@ _WALK_ENDS: Final = {
 }
 _TWO_MADE: Final = 'read[2] # "absent"'
 
-Translation = Callable[[Sequence[Move], Mapping[str, str], str], Draft]
-_TRANSLATIONS: Final[tuple[tuple[frozenset[str], Translation], ...]] = (
-    (PeerReadTeller.needs, lambda moves, constants, broken: peer_read.schedule(moves, broken)),
-    (TierTeller.needs, lambda moves, constants, broken: tier.schedule(moves)),
-    (PeerTeller.needs, lambda moves, constants, broken: peer.schedule(moves, broken)),
-    (FleetTeller.needs, lambda moves, constants, broken: fleet.schedule(moves, constants)),
-    (quota.NEEDS, lambda moves, constants, broken: quota.schedule(moves, constants)),
-)
 _CLAUSE: Final = re.compile(r"EC-\d+\.\d+")
 _FINDS: Final = re.compile(r"TLC finds: (.*?)(?:\. |\.?$)")
 _AREA_OF_FAULT: Final = {
@@ -144,8 +130,8 @@ def _counterexample(model: Model, folder: Path, output: Output) -> Made:
     comment = property_comment(folder, model.module, broken)
     draft = translate(output, model.config)
     found = _FINDS.search(model.about)
-    clauses = [*model.clauses, *_CLAUSE.findall(comment)]
-    clause = clause_of(clauses, draft.steps[: draft.end])
+    cited = [*model.clauses, *_CLAUSE.findall(comment)]
+    clause = clause_of(cited, draft.steps[: draft.end])
     states = f"The {len(output.trace)} states"
     if model.safeguard.startswith("nothing"):
         note = f"{states} in which {model.name} reaches what its title says, with every safeguard."
@@ -168,10 +154,10 @@ def translate(output: Output, config: Config) -> Draft:
         NotExpressible: No translation knows the model, or a step of it.
     """
     moves = [(step.action, state_of(step)) for step in output.trace]
-    for needs, translation in _TRANSLATIONS:
-        if needs <= moves[0][1].keys():
-            return translation(moves, config.assigned, output.name or "")
-    raise NotExpressible("no translation knows this model's variables")
+    schedule = model_of(moves[0][1]).schedule
+    if schedule is None:
+        raise NotExpressible("no translation knows this model's variables")
+    return schedule(moves, config.assigned, output.name or "")
 
 
 def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: str) -> Made:
@@ -199,7 +185,7 @@ def _case(name: str, model: Model, draft: Draft, clause: str, title: str, note: 
 
 def _levelled(steps: Sequence[Step], clause: str) -> list[Step]:
     """The steps of a case whose clause is a SHOULD: what a MUST asks is one all the same."""
-    if strictest(clause_texts()[clause]) == "MUST":
+    if strictest(clauses()[clause]) == "MUST":
         return list(steps)
     return [{**step, "level": "MUST"} if "clause" in step else step for step in steps]
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +112,7 @@ def check(
 
     Args:
         paths: Trace files, and folders with those of the processes of one run; or the
-            files of one run (see ``together``).
+            files of one run (see ``grouping``).
         runner: Runs TLC.
         wanted: How many mutants of each accepted trace are to be rejected.
         seed: Which mutants.
@@ -125,15 +124,17 @@ def check(
     reports: dict[int, Report] = {}
     loaded: list[tuple[int, Run]] = []
 
+    files: dict[int, list[Path]] = {}
+
     def done(index: int, report: Report) -> None:
-        with contextlib.suppress(TraceError):
-            report.files = tuple(map(str, trace_files(paths[index])))
+        report.files = tuple(map(str, files.get(index, ())))
         reports[index] = report
         on_report(report)
 
     for index, path in enumerate(paths):
         try:
-            loaded.append((index, load_run(path)))
+            files[index] = trace_files(path)
+            loaded.append((index, load_run(files[index], named(path))))
         except TraceError as exc:
             done(index, _unreadable(named(path), exc))
     for batch in _batches(loaded, _BATCH // 10 if wanted else _BATCH):

@@ -3,27 +3,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ec_protocol.errors import ECError
-from ec_verify.console import console
+from ec_verify.console import AsJson, console, echo_json, errors, progress, table
 from ec_verify.models.runner import TlcRunner
 from ec_verify.models.terminable import terminable
 from ec_verify.traces.check import Report, as_json, check, coverage, mutants_as_json
 from ec_verify.traces.coverage import Coverage
+from ec_verify.traces.grouping import by_run
 from ec_verify.traces.load import trace_files
-from ec_verify.traces.together import together
 
 app = typer.Typer(
     name="trace",
@@ -40,13 +35,12 @@ _Files = Annotated[
         "are the processes of one run.",
     ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="JSON alone on standard output.")]
 
 
 @app.command("check")
 def check_command(
     files: _Files,
-    as_json_: _Json = False,
+    as_json_: AsJson = False,
     group: Annotated[
         bool,
         typer.Option(
@@ -63,7 +57,8 @@ def check_command(
     ok = all(report.accepted for report in reports)
     if as_json_:
         shown = coverage(reports).as_json()
-        _echo(ok, [as_json(report) for report in reports], coverage=shown)
+        traces = [as_json(report) for report in reports]
+        echo_json({"ok": ok, "traces": traces, "coverage": shown})
     else:
         out = console()
         out.print(_table(reports), soft_wrap=False)
@@ -81,7 +76,7 @@ def mutate_command(
         int, typer.Option(min=1, help="Mutants of each trace that must be rejected.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Which mutants; the same seed, the same ones.")] = 0,
-    as_json_: _Json = False,
+    as_json_: AsJson = False,
 ) -> None:
     """Make wrong copies of traces and have them rejected.
 
@@ -91,7 +86,8 @@ def mutate_command(
     reports = _run(files, as_json_, wanted=count, seed=seed)
     ok = all(_teeth(report, count) for report in reports)
     if as_json_:
-        _echo(ok, [mutants_as_json(report) for report in reports], seed=seed)
+        traces = [mutants_as_json(report) for report in reports]
+        echo_json({"ok": ok, "traces": traces, "seed": seed})
     else:
         out = console()
         out.print(_mutants_table(reports), soft_wrap=False)
@@ -118,61 +114,33 @@ def _run(
     files: Sequence[Path], as_json_: bool, group: bool = False, **options: Any
 ) -> list[Report]:
     err = console(stderr=True)
-    try:
+    nothing = {"ok": False, "traces": []} if as_json_ else None
+    done = 0
+
+    def tell(report: Report) -> None:
+        nonlocal done
+        done += 1
+        step(report.name)
+        if not err.is_terminal:
+            mark = "ok  " if report.accepted else "FAIL"
+            err.print(f"{mark} {done:>2}/{len(runs)} {escape(report.name)}")
+
+    with errors(1, document=nothing, interrupted="interrupted; TLC was killed"):
         runs: Sequence[Path | Sequence[Path]] = files
         if group:
-            runs = together([file for path in files for file in trace_files(path)])
-        with _progress(err, len(runs)) as tell, terminable():
+            runs = by_run([file for path in files for file in trace_files(path)])
+        with progress(err, "traces", len(runs)) as step, terminable():
             return check(runs, TlcRunner(), on_report=tell, **options)
-    except KeyboardInterrupt:
-        err.print("[red]error:[/red] interrupted; TLC was killed")
-        raise typer.Exit(130) from None
-    except ECError as exc:
-        if as_json_:
-            _echo(False, [])
-        err.print(f"[red]error:[/red] {escape(str(exc))}")
-        raise typer.Exit(1) from exc
-
-
-def _echo(ok: bool, traces: list[dict[str, Any]], **more: Any) -> None:
-    typer.echo(json.dumps({"ok": ok, "traces": traces, **more}, indent=2))
-
-
-@contextlib.contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[Report], None]]:
-    """A live line on a terminal; otherwise a line per trace."""
-    done = 0
-    with contextlib.ExitStack() as stack:
-        live: Progress | None = None
-        if console.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            live = stack.enter_context(Progress(*columns, console=console, transient=True))
-            task = live.add_task(f"0 of {total} traces")
-
-        def tell(report: Report) -> None:
-            nonlocal done
-            done += 1
-            if live is not None:
-                live.update(task, description=f"{done} of {total} traces")
-            else:
-                mark = "ok  " if report.accepted else "FAIL"
-                console.print(f"{mark} {done:>2}/{total} {escape(report.name)}")
-
-        yield tell
 
 
 def _table(reports: Sequence[Report]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("trace", overflow="fold")
-    table.add_column("processes", justify="right")
-    table.add_column("records", justify="right")
-    table.add_column("actions", justify="right")
-    table.add_column("result", overflow="fold")
+    shown = table("trace", numbers=("processes", "records", "actions"))
+    shown.add_column("result", overflow="fold")
     for report in reports:
         at = report.rejection.number if report.rejection else None
         where = f" at record {at}" if at else ""
         result = "[green]accepted[/green]" if report.accepted else f"[red]rejected[/red]{where}"
-        table.add_row(
+        shown.add_row(
             escape(report.name),
             str(report.processes or ""),
             f"{report.records:,}" if report.records else "",
@@ -180,18 +148,15 @@ def _table(reports: Sequence[Report]) -> Table:
             result,
         )
     good = sum(report.accepted for report in reports)
-    table.caption = f"{good} of {len(reports)} traces are accepted"
-    return table
+    shown.caption = f"{good} of {len(reports)} traces are accepted"
+    return shown
 
 
 def _mutants_table(reports: Sequence[Report]) -> Table:
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("trace", overflow="fold")
-    for name in ("records", "mutants", "rejected", "equivalent", "survived"):
-        table.add_column(name, justify="right")
+    shown = table("trace", numbers=("records", "mutants", "rejected", "equivalent", "survived"))
     for report in reports:
         left = len(report.survivors)
-        table.add_row(
+        shown.add_row(
             escape(report.name),
             f"{report.records:,}",
             str(len(report.mutants)),
@@ -202,8 +167,8 @@ def _mutants_table(reports: Sequence[Report]) -> Table:
     made = sum(len(report.mutants) for report in reports)
     rejected = sum(report.rejected_mutants for report in reports)
     same = sum(len(report.equivalent_mutants) for report in reports)
-    table.caption = f"{rejected} of {made} mutants are rejected, {same} tell what is allowed too"
-    return table
+    shown.caption = f"{rejected} of {made} mutants are rejected, {same} tell what is allowed too"
+    return shown
 
 
 def _cover(console: Console, shown: Coverage) -> None:

@@ -100,11 +100,12 @@ class Run:
         return sum(map(len, self.streams))
 
 
-def load_run(path: str | Path | Sequence[Path]) -> Run:
+def load_run(path: str | Path | Sequence[Path], name: str = "") -> Run:
     """Read a trace file, or all those of a folder as the processes of one run.
 
     Args:
         path: A file, a folder, or the files of one run.
+        name: What to call the run, if not by ``path``.
 
     Raises:
         RecordError: A damaged line, or a field that no record has; the message names
@@ -112,7 +113,7 @@ def load_run(path: str | Path | Sequence[Path]) -> Run:
         TraceError: Nothing to read, no trace, or not one record.
     """
     files = trace_files(path)
-    return make_run(named(path), [(str(file), read_trace(file)) for file in files])
+    return make_run(name or named(path), [(str(file), read_trace(file)) for file in files])
 
 
 def trace_files(path: str | Path | Sequence[Path]) -> list[Path]:
@@ -282,8 +283,3 @@ def _objects(value: Any) -> dict[str, dict[int, dict[str, Any]]]:
 def kinds() -> str:
     """The kinds of objects, for messages."""
     return ", ".join(kind for kind in VARIABLES if kind != "tier")
-
-
-def placed(records: Sequence[Record], position: int) -> str:
-    """Where record number ``position``, from 1, was read."""
-    return records[position - 1].place

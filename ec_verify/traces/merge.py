@@ -9,106 +9,143 @@ end of the lease. Everything else is concurrent, and any order will do.
 
 Nothing rests on this module: the specification checks, record by record, that the
 order is one that causality allows (``tla/traces/TraceRead.tla``). An order that cannot be
-had is rejected there, at the record that comes too early.
+had is rejected there, at the record that comes too early. Where causes leave a choice,
+the record with the smaller time goes first: that is a convenience for the reader.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ec_verify.traces.load import Record, Run
 
-#: An attempt, as both sides name it: session and mm_hash.
-_Attempt = tuple[str, str]
 #: A record: number of its file, and index in it.
 _Place = tuple[int, int]
+_Causes = defaultdict[_Place, set[_Place]]
 
 _UNANSWERED: Final = ("requested", "granted")
+_IN_TIME: Final = frozenset({"fence_open", "in_lease"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """What of a record says where it belongs.
+
+    Attributes:
+        t: When it was recorded.
+        action: What happened.
+        attempt: The attempt that it is about, as both sides name it; None for none.
+        read: The state that the attempt's READ is in afterwards; None at the producer.
+        guards: What held when it happened.
+        why: Why a grant expired.
+    """
+
+    t: float
+    action: str
+    attempt: Hashable | None = None
+    read: str | None = None
+    guards: frozenset[str] = frozenset()
+    why: str = ""
 
 
 def merged(run: Run) -> list[Record]:
     """All records of the run in one order."""
-    if len(run.streams) == 1:
-        return list(run.streams[0])
-    causes, wishes = _causes(run)
-    position = [0] * len(run.streams)
-    result: list[Record] = []
+    places = in_order([[_cue(record) for record in stream] for stream in run.streams])
+    return [run.streams[stream][index] for stream, index in places]
 
-    def ready(stream: int, wanted: defaultdict[_Place, set[_Place]]) -> bool:
+
+def in_order(
+    streams: Sequence[Sequence[Cue]], *, wishes_count: bool = True
+) -> Iterator[tuple[int, int]]:
+    """One order of the records of all streams: stream and index of each.
+
+    A record whose cause lies in no stream, or that could only follow a circle of causes
+    (a damaged trace), waits for nothing.
+
+    Args:
+        streams: Records of each process, in its order.
+        wishes_count: Whether a record also waits for what only should come before it,
+            even if that has a later time.
+    """
+    causes, wishes = _causes(streams) if len(streams) > 1 else (_Causes(set), _Causes(set))
+    if not wishes_count:
+        wishes.clear()
+    position = [0] * len(streams)
+
+    def ready(stream: int, wanted: _Causes) -> bool:
         return all(i < position[s] for s, i in wanted.get((stream, position[stream]), ()))
 
-    while len(result) < run.records:
-        heads = [s for s, records in enumerate(run.streams) if position[s] < len(records)]
+    while heads := [s for s, cues in enumerate(streams) if position[s] < len(cues)]:
         able = [s for s in heads if ready(s, causes)]
         # What is only wished for gives way; so does even a cause, if there is a circle.
         best = [s for s in able if ready(s, wishes)] or able or heads
-        stream = min(best, key=lambda s: (run.streams[s][position[s]].t, s))
-        result.append(run.streams[stream][position[stream]])
+        stream = min(best, key=lambda s: (streams[s][position[s]].t, s))
+        yield stream, position[stream]
         position[stream] += 1
-    return result
 
 
-def _causes(
-    run: Run,
-) -> tuple[defaultdict[_Place, set[_Place]], defaultdict[_Place, set[_Place]]]:
+def _causes(streams: Sequence[Sequence[Cue]]) -> tuple[_Causes, _Causes]:
     """What must, and what should, come before each record."""
-    requests: dict[_Attempt, _Place] = {}
-    answers: dict[_Attempt, _Place] = {}
-    grants: dict[_Attempt, _Place] = {}
-    posts: defaultdict[_Attempt, set[_Place]] = defaultdict(set)
-    dones: dict[_Attempt, _Place] = {}
-    for place, record, attempt in _attempts(run):
-        if record.action == "RequestRead":
+    about = [
+        ((stream, index), cue, cue.attempt)
+        for stream, cues in enumerate(streams)
+        for index, cue in enumerate(cues)
+        if cue.attempt is not None
+    ]
+    requests: dict[Hashable, _Place] = {}
+    answers: dict[Hashable, _Place] = {}
+    grants: dict[Hashable, _Place] = {}
+    posts: defaultdict[Hashable, set[_Place]] = defaultdict(set)
+    dones: dict[Hashable, _Place] = {}
+    for place, cue, attempt in about:
+        if cue.action == "RequestRead":
             requests.setdefault(attempt, place)
-        elif record.action == "Grant":
+        elif cue.action == "Grant":
             grants.setdefault(attempt, place)
-        elif record.action == "ReadDone":
+        elif cue.action == "ReadDone":
             dones.setdefault(attempt, place)
-        if _state(record) not in (None, *_UNANSWERED):
+        if cue.read not in (None, *_UNANSWERED):
             answers.setdefault(attempt, place)
-        in_time = {"fence_open", "in_lease"} & {g for item in record.fired for g in item.guards}
-        if record.action in ("PostRead", "ReadDone") and in_time:
+        if cue.action in ("PostRead", "ReadDone") and cue.guards & _IN_TIME:
             posts[attempt].add(place)
-    causes: defaultdict[_Place, set[_Place]] = defaultdict(set)
-    wishes: defaultdict[_Place, set[_Place]] = defaultdict(set)
-    for place, record, attempt in _attempts(run):
+    causes, wishes = _Causes(set), _Causes(set)
+    for place, cue, attempt in about:
         before: set[_Place | None] = set()
-        if record.action == "Grant":
+        if cue.action == "Grant":
             before = {requests.get(attempt)}
-        elif record.action == "AckOk":
+        elif cue.action == "AckOk":
             before = {grants.get(attempt)}
-        elif record.action == "Complete":
+        elif cue.action == "Complete":
             before = {answers.get(attempt)}
             # The notice may overtake what the consumer sees; the READ is over in both.
             if attempt in dones:
                 wishes[place].add(dones[attempt])
-        elif record.action == "Expire" and record.args["why"] == "lease":
+        elif cue.action == "Expire" and cue.why == "lease":
             before = set(posts.get(attempt, ()))
         causes[place] |= {b for b in before if b is not None and b[0] != place[0]}
     return causes, wishes
 
 
-def _attempts(run: Run) -> Iterator[tuple[_Place, Record, _Attempt]]:
-    """Every record that is about an attempt or about the grant for one."""
-    for stream, records in enumerate(run.streams):
-        for index, record in enumerate(records):
-            attempt = attempt_of(record)
-            if attempt is not None:
-                yield (stream, index), record, attempt
+def _cue(record: Record) -> Cue:
+    read = record.objects["read"].get(record.object_id) if "grant" not in record.args else None
+    return Cue(
+        record.t,
+        record.action,
+        attempt_of(record),
+        None if read is None else str(read["state"]),
+        frozenset(guard for item in record.fired for guard in item.guards),
+        str(record.args.get("why", "")),
+    )
 
 
-def attempt_of(record: Record) -> _Attempt | None:
-    """The attempt that the record is about."""
+def attempt_of(record: Record) -> tuple[str, str] | None:
+    """The attempt that the record is about, as both sides name it: session and mm_hash."""
     if read := record.objects["read"].get(record.object_id if "attempt" in record.args else -1):
         return read["session"], read["mm_hash"]
     if "grant" in record.args and (grant := record.objects["grant"].get(record.object_id)):
         session, name = grant["notice"]
         return session, name
     return None
-
-
-def _state(record: Record) -> str | None:
-    read = record.objects["read"].get(record.object_id) if "grant" not in record.args else None
-    return None if read is None else str(read["state"])

@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from ec_protocol.errors import ECError
-from ec_protocol.tables.files import spec_dir, spec_path
+from ec_protocol.tables.files import spec_dir
 from ec_protocol.tables.timing import timer_specs
-from ec_verify.kit.language.levels import Level, strictest
+from ec_verify.kit.language.clauses import Level, clauses, strictest
 from ec_verify.kit.language.steps import VERBS, Repeat, Step, Try
 from ec_verify.nearest import did_you_mean
 
@@ -42,7 +41,6 @@ AREAS: Final = (
 _EXPECTATIONS: Final = frozenset(
     {"expect", "count", "saves", "loads", "ranks", "started", "reports", "error"}
 )
-_CLAUSE: Final = re.compile(r"^- \*\*(EC-\d+\.\d+)\*\* (.*)$", re.M)
 _VARIABLE: Final = re.compile(r"\$([a-z_]\w*)")
 
 
@@ -133,12 +131,6 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def requirement(self) -> str:
         """The text that the case tests."""
         return self.quote or clauses().get(self.clause, "")
-
-
-@cache
-def clauses() -> Mapping[str, str]:
-    """Every clause of ``PROTOCOL.md`` by its address, without markup around it."""
-    return dict(_CLAUSE.findall(spec_path("PROTOCOL.md").read_text(encoding="utf-8")))
 
 
 def case_dir() -> Path:

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from ec_verify.adapters.ours.adapter import make
 from ec_verify.adapters.ours.faulty import FAULTS
 from ec_verify.cli import app
+from ec_verify.kit.command import quiet_implementation
 from ec_verify.kit.faults import Hunt, hunt
-from ec_verify.kit.language.schedule import all_cases, clauses, select
+from ec_verify.kit.language.clauses import clauses
+from ec_verify.kit.language.schedule import all_cases, select
 from ec_verify.kit.runner import Verdict, run_case
-from ec_verify.kit.terminal import quiet_implementation
 from ec_verify.kit.world.links import InProcess
 
 # All faults are hunted in the first test that asks.

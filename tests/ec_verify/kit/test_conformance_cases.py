@@ -14,7 +14,8 @@ pytest.importorskip("msgspec")
 
 from ec_protocol.tables.files import spec_dir
 from ec_protocol.tables.timing import inequalities, timer_specs
-from ec_verify.kit.language.schedule import AREAS, Case, case_dir, clauses, load_dir
+from ec_verify.kit.language.clauses import clauses
+from ec_verify.kit.language.schedule import AREAS, Case, case_dir, load_dir
 from ec_verify.kit.runner import Result, Verdict, connector, run_cases
 from ec_verify.kit.world.frames import STATUSES
 from tests.recording import kit

@@ -15,7 +15,7 @@ pytest.importorskip("zmq")
 
 from ec_protocol.errors import ConfigError
 from ec_verify.adapters.ours.adapter import Ours
-from ec_verify.kit.language.levels import strictest
+from ec_verify.kit.language.clauses import strictest
 from ec_verify.kit.language.schedule import Case, CaseError, load_dir, load_file, select
 from ec_verify.kit.language.times import EPS, evaluate
 from ec_verify.kit.runner import (

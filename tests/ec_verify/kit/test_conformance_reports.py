@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from ec_verify.adapters.ours.faulty import FAULTS
 from ec_verify.cli import app
 from ec_verify.kit import reports
+from ec_verify.kit.command import quiet_implementation
 from ec_verify.kit.language.schedule import all_cases, select
 from ec_verify.kit.runner import Result, Verdict, run_case
-from ec_verify.kit.terminal import quiet_implementation
 from ec_verify.kit.world.links import InProcess
 
 

@@ -22,7 +22,8 @@ from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.command import app
 from ec_verify.kit.language.schedule import load_dir
 from ec_verify.kit.runner import run_case
-from ec_verify.kit.walks import shorten, walk
+from ec_verify.kit.walk_failures import shorten
+from ec_verify.kit.walks import walk
 from ec_verify.kit.world.links import InProcess, Link
 
 STEPS = 80

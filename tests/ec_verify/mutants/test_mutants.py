@@ -18,7 +18,7 @@ from ec_protocol.tables.lifecycle import (
 )
 from ec_protocol.tables.timing import inequalities
 from ec_verify.models.manifest import load_manifest
-from ec_verify.mutants.explained import load_explanations, reason_for
+from ec_verify.mutants.explanations import load_explanations, reason_for
 from ec_verify.mutants.models import BATTERIES, REACHES
 from ec_verify.mutants.operators import ACTIONS, OPERATORS, QUICK, TIMING, all_mutants, edge_name
 from ec_verify.mutants.safeguards import constants, safeguards

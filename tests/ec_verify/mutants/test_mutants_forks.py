@@ -20,7 +20,7 @@ import pytest
 
 HEAD = """
 import builtins, functools, json, os, pathlib, signal, sys
-from ec_verify.mutants import forks
+from ec_verify.mutants import trials
 
 root = pathlib.Path(sys.argv[1])
 builtins.probe = lambda: None
@@ -69,26 +69,26 @@ def said(root: Path, script: str) -> str:
 
 
 OUTCOMES = """
-trials = {
-    "nothing": forks.Trial("", lambda: None),
-    "fails": forks.Trial("", instead(lambda: 1 / 0)),
-    "does not end": forks.Trial("", instead(loop)),
-    "dies": forks.Trial("", instead(lambda: end(signal.SIGUSR1))),
-    "is not asked": forks.Trial("", instead(lambda: 1 / 0), function="holds:Holds.release"),
-    "was killed": forks.Trial("", instead(lambda: end(signal.SIGKILL))),
-    "left": forks.Trial("", instead(lambda: os._exit(3))),
-    "cannot change": forks.Trial("", lambda: 1 / 0),
-    "dies of the change": forks.Trial("", lambda: end(signal.SIGUSR1)),
-    "leaves by the change": forks.Trial("", lambda: os._exit(1)),
-    "does not end the change": forks.Trial("", loop),
+changes = {
+    "nothing": trials.Trial("", lambda: None),
+    "fails": trials.Trial("", instead(lambda: 1 / 0)),
+    "does not end": trials.Trial("", instead(loop)),
+    "dies": trials.Trial("", instead(lambda: end(signal.SIGUSR1))),
+    "is not asked": trials.Trial("", instead(lambda: 1 / 0), function="holds:Holds.release"),
+    "was killed": trials.Trial("", instead(lambda: end(signal.SIGKILL))),
+    "left": trials.Trial("", instead(lambda: os._exit(3))),
+    "cannot change": trials.Trial("", lambda: 1 / 0),
+    "dies of the change": trials.Trial("", lambda: end(signal.SIGUSR1)),
+    "leaves by the change": trials.Trial("", lambda: os._exit(1)),
+    "does not end the change": trials.Trial("", loop),
 }
 told = []
-done = forks.run_trials(
-    list(trials.values()), root, parallel=2, files=("test_small.py",), timeout=0.5,
+done = trials.run_trials(
+    list(changes.values()), root, parallel=2, files=("test_small.py",), timeout=0.5,
     done=lambda index, outcome: told.append(index),
 )
-assert sorted(told) == list(range(len(trials)))
-print(json.dumps({name: (done[i].killed_by, done[i].broken) for i, name in enumerate(trials)}))
+assert sorted(told) == list(range(len(changes)))
+print(json.dumps({name: (done[i].killed_by, done[i].broken) for i, name in enumerate(changes)}))
 """
 
 
@@ -127,8 +127,8 @@ def test_tests_that_fail_without_any_change_are_no_measure(
     script = f"""
     builtins.probe = {probe}
     try:
-        forks.run_trials([], root, parallel=1, files=("test_small.py",), timeout=0.05)
-    except forks.ECError as exc:
+        trials.run_trials([], root, parallel=1, files=("test_small.py",), timeout=0.05)
+    except trials.ECError as exc:
         print(exc)
     """
     expected = f"the tests of the core are no measure: without any change {message}\n"
@@ -147,7 +147,7 @@ def wait():
 
 class Mutant(source.SourceMutant):
     def trial(self):
-        return forks.Trial(self.id, instead(wait))
+        return trials.Trial(self.id, instead(wait))
 
 def mutants(module):
     for m in list(source_mutants(module))[:4]:
@@ -155,7 +155,7 @@ def mutants(module):
 
 source_mutants, source.source_mutants = source.source_mutants, mutants
 cli.checkout_dir = lambda: root
-cli.run_trials = functools.partial(forks.run_trials, files=("test_small.py",))
+cli.run_trials = functools.partial(trials.run_trials, files=("test_small.py",))
 from ec_verify import cli
 # Whoever runs the tests in the background may have it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

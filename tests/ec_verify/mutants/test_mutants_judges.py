@@ -18,8 +18,8 @@ from ec_verify.models.graph import Fired, Graph
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output
 from ec_verify.models.runner import Run
-from ec_verify.mutants import core, explained, models, source
-from ec_verify.mutants.explained import (
+from ec_verify.mutants import core, explanations, models, source
+from ec_verify.mutants.explanations import (
     SIDES,
     Explanation,
     ExplanationError,
@@ -28,9 +28,9 @@ from ec_verify.mutants.explained import (
     stale,
     unknown_patterns,
 )
-from ec_verify.mutants.forks import Outcome
 from ec_verify.mutants.models import ModelJudge, run_mutants
 from ec_verify.mutants.operators import all_mutants
+from ec_verify.mutants.trials import Outcome
 
 MUTANTS = {m.id: m for m in all_mutants()}
 FENCE = MUTANTS["read:granted:post_read+fence_open:drop-guard=fence_open"]
@@ -212,7 +212,7 @@ def entries(models: str) -> str:
 )
 def test_a_list_that_is_no_list_is_refused(tmp_path, text, message):
     if text is not None:
-        (tmp_path / explained.FILE_NAME).write_text(text)
+        (tmp_path / explanations.FILE_NAME).write_text(text)
     with pytest.raises(ExplanationError, match=message):
         load_explanations(tmp_path)
 
@@ -276,27 +276,27 @@ def test_names_are_patterns_and_a_wrong_one_gets_a_hint():
 # ------------------------------------------------------------------------- the core
 TRIALS = """
 import json, pathlib, sys
-from ec_verify.mutants import core, forks, source
+from ec_verify.mutants import core, source, trials
 from ec_verify.mutants.operators import all_mutants
 
 ends = next(m for m in source.source_mutants("holds") if m.change == "LtE -> Lt")
 share = next(m for m in source.source_mutants("holds") if m.change == "0.5 -> 1.5")
 table = next(m for m in all_mutants() if m.id == "entry:pinned:unpin+last_holder:to=pinned")
 
-trials = [
-    forks.Trial("nothing", lambda: None),
+changes = [
+    trials.Trial("nothing", lambda: None),
     ends.trial(),
     share.trial(),
-    forks.Trial("table", lambda: core.apply_table(table.table)),
+    trials.Trial("table", lambda: core.apply_table(table.table)),
     next(source.source_mutants("deferral")).trial(),
-    forks.Trial("no recording", lambda: delattr(sys.modules["tests.recording"], "begin")),
+    trials.Trial("no recording", lambda: delattr(sys.modules["tests.recording"], "begin")),
 ]
 root = pathlib.Path(sys.argv[1])
-done = forks.run_trials(trials, root, parallel=2, files=("test_holds.py",))
-print(json.dumps([(done[i].killed_by, done[i].broken, done[i].asked) for i in range(len(trials))]))
+done = trials.run_trials(changes, root, parallel=2, files=("test_holds.py",))
+print(json.dumps([(done[i].killed_by, done[i].broken, done[i].asked) for i in range(len(changes))]))
 try:
-    forks.run_trials(trials, root, parallel=1, files=("test_nothing.py",))
-except forks.ECError as exc:
+    trials.run_trials(changes, root, parallel=1, files=("test_nothing.py",))
+except trials.ECError as exc:
     print(exc)
 """
 

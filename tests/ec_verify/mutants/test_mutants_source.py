@@ -18,8 +18,8 @@ from ec_verify.mutants import command as mutants_cli
 from ec_verify.mutants import source
 from ec_verify.mutants.callers import Watch
 from ec_verify.mutants.edits import edits
-from ec_verify.mutants.explained import Explanation, matches
-from ec_verify.mutants.forks import Outcome
+from ec_verify.mutants.explanations import Explanation, matches
+from ec_verify.mutants.trials import Outcome
 
 RUN = CliRunner()
 

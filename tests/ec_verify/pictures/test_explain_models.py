@@ -6,25 +6,25 @@ from pathlib import Path
 import pytest
 
 from ec_protocol.tables.files import tla_dir
-from ec_verify.behaviours.reading import Teller
+from ec_verify.behaviours.models import _MODELS
 from ec_verify.behaviours.story import Story
+from ec_verify.kit.language.clauses import clauses
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, Step, parse_output
 from ec_verify.models.tla_value import parse
 from ec_verify.pictures.from_tlc import (
     NothingToExplain,
-    clause_texts,
     property_comment,
-    tell_counterexample,
+    story_of_counterexample,
 )
-from ec_verify.pictures.source import UnknownInput, tell
+from ec_verify.pictures.source import UnknownInput, make_story
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
 
 
 def story_of(name: str) -> Story:
     (path,) = RECORDED.glob(f"{name}.*.txt")
-    return tell([str(path)])
+    return make_story([str(path)])
 
 
 def arrows(story: Story) -> dict[str, tuple[str, int, str, int | None]]:
@@ -150,44 +150,44 @@ def test_an_unknown_model_is_told_all_the_same():
     ]  # fmt: skip
     output = Output()
     output.kind, output.name, output.trace = "invariant", "SomeInv", tuple(states)
-    story = tell_counterexample(output, "New", None, tla_dir())
+    story = story_of_counterexample(output, "New", None, tla_dir())
     assert [(s.lane, s.subject) for s in story.steps] == [("", ""), ("pc p", "p, e"), ("", "e")]
     assert story.steps[1].notes == ["entry allocated → saving"]
     assert bars(story) == {"entry e saving": ("saving", 1, 2)}
     assert story.steps[1].changes["state|note"] == "still not ] one"
 
 
-@pytest.mark.parametrize("teller", Teller.__subclasses__(), ids=lambda t: t.__name__)
-def test_tellers_know_the_variables_of_their_models(teller):
-    """A module that loses a variable would silently fall back to the plain telling."""
+@pytest.mark.parametrize("model", _MODELS, ids=lambda m: m.event.__name__)
+def test_events_know_the_variables_of_their_models(model):
+    """A module that loses a variable would silently fall back to the plain reading."""
     text = "".join(path.read_text() for path in tla_dir().rglob("*.tla"))
     declared = set()
     for block in text.split("VARIABLE")[1:]:
         head = block.split("==")[0]
         declared |= {line.split("\\*")[0].strip(" ,S") for line in head.splitlines()}
     declared |= {name.strip() for line in declared for name in line.split(",")}
-    assert teller.needs <= declared
+    assert model.event.needs <= declared
 
 
 def test_every_known_action_of_the_environment_is_in_a_model():
     text = "".join(path.read_text() for path in tla_dir().rglob("*.tla"))
-    for teller in Teller.__subclasses__():
-        for action in teller.environment:
-            assert f"\n{action}" in text, f"{teller.__name__}: {action}"
+    for model in _MODELS:
+        for action in model.picture.environment:
+            assert f"\n{action}" in text, f"{model.picture.__name__}: {action}"
 
 
 def test_a_reached_state_is_no_violation():
     model = next(m for m in load_manifest(tla_dir()).models if m.name == "ReachPeerReadDone")
     output = parse_output((RECORDED / "BugPeerReadF1.12.txt").read_text(), 12)
     output.name = "ReachDone"
-    story = tell_counterexample(output, model.name, model, tla_dir())
+    story = story_of_counterexample(output, model.name, model, tla_dir())
     assert story.verdict is not None
     assert not story.verdict.bad
     assert "safeguard removed" not in dict(story.verdict.facts)
 
 
 def test_clauses_are_quoted():
-    assert clause_texts()["EC-2.3"].startswith("An entry MUST be `saving`")
+    assert clauses()["EC-2.3"].startswith("An entry MUST be `saving`")
 
 
 def test_the_comment_of_a_property_comes_from_its_own_module():
@@ -210,7 +210,7 @@ def test_the_comment_of_a_property_comes_from_its_own_module():
 )
 def test_what_cannot_be_explained_is_refused_with_a_way_out(name, says):
     with pytest.raises((UnknownInput, NothingToExplain), match=says):
-        tell([name])
+        make_story([name])
 
 
 def test_a_run_that_found_nothing_is_no_counterexample(tmp_path):
@@ -219,4 +219,4 @@ def test_a_run_that_found_nothing_is_no_counterexample(tmp_path):
         "@!@!@STARTMSG 2193:0 @!@!@\nModel checking completed.\n@!@!@ENDMSG 2193 @!@!@\n"
     )
     with pytest.raises(NothingToExplain, match="shows no behaviour"):
-        tell([str(path)])
+        make_story([str(path)])

@@ -14,7 +14,7 @@ from ec_verify.behaviours.story import Arrow, Bar, Lane, OpenBars, Step, Story, 
 from ec_verify.cli import app
 from ec_verify.pictures.layout import fit, lay_out
 from ec_verify.pictures.page import WINDOW, drawing, page
-from ec_verify.pictures.source import tell
+from ec_verify.pictures.source import make_story
 from tests.ec_verify.pictures.test_explain_models import RECORDED
 
 RUN = CliRunner()
@@ -47,7 +47,7 @@ def windows_of(html: str) -> list[dict]:
 
 def test_the_page_fetches_nothing():
     (path,) = RECORDED.glob("BugPeerReadF1.*.txt")
-    html = page(tell([str(path)]))
+    html = page(make_story([str(path)]))
     without = html.replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|<\w+[^>]*\ssrc=|@import|<link|url\((?!#)", without)
     assert "default-src 'none'" in html
@@ -55,7 +55,7 @@ def test_the_page_fetches_nothing():
 
 def test_every_step_is_in_the_drawing_and_in_the_data():
     (path,) = RECORDED.glob("BugPeerReadF1.*.txt")
-    story = tell([str(path)])
+    story = make_story([str(path)])
     html = page(story)
     (window,) = windows_of(html)
     assert [step["l"] for step in window["steps"]] == [step.label for step in story.steps]
@@ -102,7 +102,7 @@ def test_names_cannot_break_out_of_the_page():
 @pytest.mark.parametrize("name", [p.name.split(".")[0] for p in sorted(RECORDED.iterdir())])
 def test_the_drawing_is_a_whole_svg(name):
     (path,) = RECORDED.glob(f"{name}.*.txt")
-    story = tell([str(path)])
+    story = make_story([str(path)])
     root = ET.fromstring(drawing(story))
     width = float(root.attrib["width"])
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ec_protocol.errors import TraceError
 from ec_protocol.trace import TRACE_VERSION
-from ec_verify.pictures.from_trace import short, tell_traces
-from ec_verify.pictures.merge import merge, session_of
-from ec_verify.pictures.source import UnknownInput, tell
+from ec_verify.pictures.from_trace import merged as merge
+from ec_verify.pictures.from_trace import session_of, short, story_of_traces
+from ec_verify.pictures.source import UnknownInput, make_story
 from tests.ec_protocol.world import PRODUCER, World
 
 
@@ -67,7 +67,7 @@ def test_the_merged_order_never_depends_on_clocks_alone(skew, swapped):
     for node in ("consumer", "producer"):
         offset = skew if node == "producer" else 0.0
         streams.append([{**r, "t": r["t"] + offset} for r in RUN if r["node"] == node])
-    merged = [m.record for m in merge(streams[::-1] if swapped else streams)]
+    merged = [record for _, record in merge(streams[::-1] if swapped else streams)]
     assert len(merged) == len(RUN)
     for node in ("consumer", "producer"):
         numbers = [r["seq"] for r in merged if r["node"] == node]
@@ -83,12 +83,22 @@ def test_the_merged_order_never_depends_on_clocks_alone(skew, swapped):
 
 def test_equal_clocks_give_the_order_of_time():
     streams = [[r for r in RUN if r["node"] == node] for node in ("consumer", "producer")]
-    times = [m.record["t"] for m in merge(streams)]
+    times = [record["t"] for _, record in merge(streams)]
     assert times == sorted(times)
 
 
+def test_a_notice_that_overtakes_what_the_consumer_sees_stands_at_its_time():
+    """It is no cause: the READ is over for both sides, whoever says so first."""
+    streams = [[r for r in RUN if r["node"] == node] for node in ("consumer", "producer")]
+    done = next(i for i, r in enumerate(streams[0]) if r["action"] == "ReadDone")
+    session = session_of(streams[0][done])
+    late = [{**r, "t": r["t"] + (i >= done)} for i, r in enumerate(streams[0])]
+    order = [(r["action"], session_of(r)) for _, r in merge([late, streams[1]])]
+    assert order.index(("Complete", session)) < order.index(("ReadDone", session))
+
+
 def test_messages_join_the_processes(files):
-    story = tell_traces(files)
+    story = story_of_traces(files)
     row = {(s.lane, s.label, s.subject): n for n, s in enumerate(story.steps)}
     (request,) = [a for a in story.arrows if a.label == "request 1 (one)"]
     (ack,) = [a for a in story.arrows if a.label == "OK 1"]
@@ -104,7 +114,7 @@ def test_messages_join_the_processes(files):
 
 
 def test_leases_fences_and_quarantine_are_bars(files):
-    story = tell_traces(files)
+    story = story_of_traces(files)
     row = {(s.label, s.subject): n for n, s in enumerate(story.steps)}
     found = {(b.lane, b.label): (b.style, b.start, b.end) for b in story.bars}
     assert found["producer/lease", "lease 2"] == (
@@ -117,7 +127,7 @@ def test_leases_fences_and_quarantine_are_bars(files):
 
 
 def test_one_side_alone_talks_to_somebody_elsewhere(files):
-    story = tell_traces(files[:1])
+    story = story_of_traces(files[:1])
     (request,) = [a for a in story.arrows if a.label == "request 1 (one)"]
     assert (request.target, request.end) == ("elsewhere", request.start)
     acks = [a for a in story.arrows if a.kind == "ack"]
@@ -125,7 +135,7 @@ def test_one_side_alone_talks_to_somebody_elsewhere(files):
 
 
 def test_the_state_ends_as_the_last_records_say(files):
-    story = tell_traces(files)
+    story = story_of_traces(files)
     state: dict[str, str] = {}
     for step in story.steps:
         for name, text in step.changes.items():
@@ -140,16 +150,16 @@ def test_the_state_ends_as_the_last_records_say(files):
 
 
 def test_a_folder_holds_the_traces_of_one_run(files, tmp_path):
-    assert [s.label for s in tell([str(tmp_path)]).steps] == [
-        s.label for s in tell_traces(files).steps
+    assert [s.label for s in make_story([str(tmp_path)]).steps] == [
+        s.label for s in story_of_traces(files).steps
     ]
     (tmp_path / "none").mkdir()
     with pytest.raises(UnknownInput, match="no trace in this folder"):
-        tell([str(tmp_path / "none")])
+        make_story([str(tmp_path / "none")])
 
 
 def test_the_specification_judges_a_trace(files):
-    verdict = tell([str(path) for path in files], check=True).verdict
+    verdict = make_story([str(path) for path in files], check=True).verdict
     assert verdict is not None
     assert (verdict.headline, verdict.bad) == ("Accepted.", False)
     assert f"{len(RUN)} records of 2 process(es)" in verdict.sentence
@@ -163,7 +173,7 @@ def test_a_rejected_record_is_marked(files):
     record["vars"]["entry:1"]["extents"] = [[1, 5]]
     lines[number] = json.dumps(record)
     consumer.write_text("\n".join(lines) + "\n")
-    story = tell([str(path) for path in files], check=True)
+    story = make_story([str(path) for path in files], check=True)
     assert story.verdict is not None
     assert story.verdict.bad
     assert story.steps[story.verdict.row].label == "ReadDone"
@@ -173,7 +183,7 @@ def test_a_rejected_record_is_marked(files):
 def test_a_record_that_no_trace_can_have_is_rejected_whole(files):
     record = json.loads(json.dumps(RUN[0]))
     record["action"] = "Teleport"
-    verdict = tell([str(write(files[0].parent / "odd.ndjson", [record]))], check=True).verdict
+    verdict = make_story([str(write(files[0].parent / "odd.ndjson", [record]))], check=True).verdict
     assert verdict is not None
     assert (verdict.bad, verdict.row, verdict.headline) == (True, None, "Rejected.")
 
@@ -199,22 +209,22 @@ def test_damaged_records_are_named(tmp_path, damage, says):
     record = json.loads(json.dumps(RUN[0]))
     damage(record)
     with pytest.raises(TraceError, match=says):
-        tell([str(write(tmp_path / "x.ndjson", [record]))])
+        make_story([str(write(tmp_path / "x.ndjson", [record]))])
 
 
 def test_a_trace_without_records_shows_nothing(tmp_path):
     with pytest.raises(TraceError, match="nothing to show"):
-        tell([str(write(tmp_path / "x.ndjson", []))])
+        make_story([str(write(tmp_path / "x.ndjson", []))])
 
 
 def test_empty_and_foreign_files_are_refused(tmp_path, files):
     empty = tmp_path / "empty.ndjson"
     empty.write_text("")
     with pytest.raises(TraceError, match="empty"):
-        tell([str(empty)])
+        make_story([str(empty)])
     foreign = tmp_path / "notes.txt"
     foreign.write_text("hello")
     with pytest.raises(UnknownInput, match="neither a trace"):
-        tell([str(foreign)])
+        make_story([str(foreign)])
     with pytest.raises(UnknownInput, match="only traces can be shown together"):
-        tell([str(files[0]), str(foreign)])
+        make_story([str(files[0]), str(foreign)])

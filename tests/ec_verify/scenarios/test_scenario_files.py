@@ -14,6 +14,7 @@ from ec_verify.behaviours.errors import NotExpressible
 from ec_verify.cli import app
 from ec_verify.models.config import Config
 from ec_verify.models.manifest import load_manifest
+from ec_verify.scenarios.expressible import beside_the_protocol, clause_of
 from ec_verify.scenarios.files import (
     relatives,
     scenario_dir,
@@ -26,7 +27,6 @@ from ec_verify.scenarios.files import (
     write,
 )
 from ec_verify.scenarios.make import Made, _levelled, candidates, make
-from ec_verify.scenarios.shown import beside_the_protocol, clause_of
 
 RUN = CliRunner()
 

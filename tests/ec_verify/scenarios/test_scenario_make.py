@@ -9,15 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from ec_protocol.tables.files import spec_dir, tla_dir
-from ec_verify.behaviours import fleet, peer_read, tier
-from ec_verify.behaviours.draft import Draft
+from ec_verify.behaviours import fleet, peer_read_schedule, reads, tier
 from ec_verify.behaviours.errors import NotExpressible, ScenarioError
+from ec_verify.behaviours.reading import state_of
+from ec_verify.behaviours.schedule import Draft
 from ec_verify.cli import app
 from ec_verify.kit.language.schedule import load_file
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, parse_output
 from ec_verify.models.runner import Run
-from ec_verify.pictures.from_tlc import state_of
 from ec_verify.scenarios.files import scenario_dir, text
 from ec_verify.scenarios.make import _only_walk, candidates, make
 from tests import ROOT
@@ -62,7 +62,7 @@ def place(steps: list[dict], **wanted) -> int:
 # ------------------------------------------------------------------- translations
 def test_f1_keeps_the_order_that_does_the_harm():
     """EC-5.2: granted, the lease over, the space given away, and only then the ack."""
-    steps = peer_read.schedule(moves_of("BugPeerReadF1")).steps
+    steps = peer_read_schedule.schedule(moves_of("BugPeerReadF1")).steps
     order = [
         place(steps, deliver="C>P"),
         place(steps, tick="P"),
@@ -77,7 +77,7 @@ def test_f1_keeps_the_order_that_does_the_harm():
 
 
 def test_times_lie_on_the_right_side_of_the_fence():
-    steps = flat(peer_read.schedule(moves_of("BugPeerReadF1")).steps)
+    steps = flat(peer_read_schedule.schedule(moves_of("BugPeerReadF1")).steps)
     moments = [step["until"] for step in steps if step.get("quiet")]
     assert moments == [
         "asked1 + lease_s - lease_margin_s - min_read_s + eps",
@@ -94,7 +94,7 @@ def test_a_clock_is_ahead_only_where_the_model_needs_it():
 
 
 def test_each_step_says_which_state_it_comes_from():
-    steps = peer_read.schedule(moves_of("BugPeerReadF1")).steps
+    steps = peer_read_schedule.schedule(moves_of("BugPeerReadF1")).steps
     notes = [step["note"] for step in steps if step.get("note", "").startswith("state ")]
     numbers = [int(note.split()[1].rstrip(":")) for note in notes]
     assert numbers == sorted(numbers)
@@ -102,7 +102,7 @@ def test_each_step_says_which_state_it_comes_from():
 
 
 def test_a_liveness_behaviour_ends_with_everything_free():
-    steps = peer_read.schedule(moves_of("BugPeerReadNoSettle")).steps
+    steps = peer_read_schedule.schedule(moves_of("BugPeerReadNoSettle")).steps
     assert steps[-1] == {"idle": "P", "expect": True, "clause": "EC-5.9"}
 
 
@@ -208,7 +208,7 @@ def test_the_same_behaviour_is_found_each_time():
 
 
 def test_a_changed_translation_is_noticed(monkeypatch):
-    monkeypatch.setitem(peer_read.TIMERS, "lease_s", 299.0)
+    monkeypatch.setitem(reads.TIMERS, "lease_s", 299.0)
     done = RUN.invoke(app, ["scenario", "make", "--check", "BugPeerReadF1"])
     assert done.exit_code == 1
     assert "BugPeerReadF1.json is not what its model says now" in done.stderr

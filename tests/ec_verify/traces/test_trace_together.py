@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from ec_protocol.tables.lifecycle import load_actions, load_lifecycles
 from ec_verify.cli import app
 from ec_verify.traces.coverage import edges_of, label, total
+from ec_verify.traces.grouping import by_run
 from ec_verify.traces.load import load_run
 from ec_verify.traces.merge import merged
-from ec_verify.traces.together import together
 from tests.ec_protocol.world import BLOCK
 from tests.ec_verify.traces.test_trace_walks import keep
 from tests.ec_verify.traces.traced import Raw, Recorded
@@ -55,7 +55,7 @@ def heap(tmp_path: Path) -> list[Path]:
 
 
 def test_who_spoke_with_whom_is_one_run(heap: list[Path]) -> None:
-    assert together(heap) == [(heap[0], heap[4]), (heap[1], heap[3]), (heap[2],)]
+    assert by_run(heap) == [(heap[0], heap[4]), (heap[1], heap[3]), (heap[2],)]
 
 
 def test_what_cannot_be_read_stands_alone(heap: list[Path], tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_read_stands_alone(heap: list[Path], tmp_path: Path) -> N
     torn.write_text(heap[0].read_text()[:-20])
     odd = tmp_path / "odd.ndjson"
     odd.write_text('{"trace_version": 2}\n{"vars": 7}\n')
-    assert together([torn, odd, heap[4], heap[0]]) == [(torn,), (odd,), (heap[4], heap[0])]
+    assert by_run([torn, odd, heap[4], heap[0]]) == [(torn,), (odd,), (heap[4], heap[0])]
 
 
 def test_the_command_groups_them(heap: list[Path]) -> None:

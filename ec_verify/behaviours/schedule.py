@@ -10,10 +10,13 @@ every timer has run out, nothing is left over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from ec_verify.behaviours.reading import Event
 
 Step = dict[str, Any]
+E = TypeVar("E", bound=Event)
 
 #: Encodings have two blocks, so that a transfer can stop in the middle of one.
 BLOCKS_EACH = 2
@@ -156,3 +159,41 @@ class Draft:
                 {"room": setup["blocks"], "at": node, "expect": True, "clause": clause},
                 {"idle": node, "expect": True, "clause": "EC-5.9"},
             )
+
+
+class Translation(Generic[E]):
+    """Writes the schedule of a behaviour, one event after the other.
+
+    A subclass has a method ``on_<action>``, in lower case, for each action that
+    something is to be done for.
+
+    Args:
+        events: Of the behaviour.
+        draft: To be written.
+    """
+
+    def __init__(self, events: Sequence[E], draft: Draft) -> None:
+        self.events = events
+        self.draft = draft
+
+    def translate(self) -> Draft:
+        """The schedule.
+
+        Raises:
+            NotExpressible: The behaviour has a step that the schedule language lacks.
+        """
+        for event in self.events[1:]:
+            self.draft.note(f"state {event.number}: {event.action}")
+            self.take(event)
+        self.end()
+        return self.draft
+
+    def take(self, event: E) -> None:
+        """Write what an event is in a schedule; nothing if it cannot be seen from outside."""
+        handler = getattr(self, f"on_{event.action.lower()}", None)
+        if handler is not None:
+            handler(event)
+
+    def end(self) -> None:
+        """Ask what every scenario asks at its end."""
+        raise NotImplementedError

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from ec_protocol.errors import ECError
 from ec_verify.mutants.callers import Watch
-from ec_verify.mutants.child import (
+from ec_verify.mutants.trial_process import (
     READY,
     first_failure,
     give,

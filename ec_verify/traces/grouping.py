@@ -17,7 +17,7 @@ from ec_protocol.errors import TraceError
 from ec_protocol.trace import read_trace
 
 
-def together(files: Sequence[Path]) -> list[tuple[Path, ...]]:
+def by_run(files: Sequence[Path]) -> list[tuple[Path, ...]]:
     """The files of each run, in their order; one that cannot be read stands alone."""
     leader = list(range(len(files)))
 

@@ -17,11 +17,11 @@ from ec_verify.traces.check import Report, check_runs
 from ec_verify.traces.load import RecordError, make_run
 
 
-def judge_traces(story: Story, paths: Sequence[Path]) -> None:
+def give_verdict(story: Story, paths: Sequence[Path]) -> None:
     """Give the story of traces its verdict.
 
     Args:
-        story: Made by ``tell_traces`` of the same paths.
+        story: Made by ``story_of_traces`` of the same paths.
         paths: The trace files of one run.
 
     Raises:
