@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests: how hypothesis runs, and that nodes leave traces.
+"""Shared by all tests: how hypothesis runs, that nodes leave traces and nothing else stays.
 
 A failing example prints the blob that reproduces it. ``HYPOTHESIS_PROFILE=thorough``
-looks longer; ``pytest --hypothesis-seed=N`` repeats a run. Traces: see ``recording``.
+looks longer; ``pytest --hypothesis-seed=N`` repeats a run. Traces: see ``recording``;
+temporary files: ``leftovers``; what may be missing: ``needs``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import recording
+from tests import leftovers, needs, recording
 
 settings.register_profile(
     "ec",
@@ -26,6 +27,19 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("ec"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ec"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files, pytest's own too, go where they are found again."""
+    leftovers.reap()
+    config.add_cleanup(leftovers.Home().remove)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: marks that say what a test needs."""
+    needs.check(item)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.needs import needs
 
 # Core modules that are imported only when peer-to-peer is on.
 P2P_CORE = {"attempt", "commands", "consumer", "peers", "producer", "reads", "wire"}
@@ -229,6 +230,6 @@ def test_gate_off_connector_loads_no_peer_to_peer_package():
 
 def test_the_fresh_interpreter_would_notice():
     """The control: a module that does need msgspec must fail the same check."""
-    pytest.importorskip("msgspec")
+    needs("msgspec")
     with pytest.raises(AssertionError, match="with peer-to-peer off"):
         import_all(["ec_protocol.p2p.wire"], [])

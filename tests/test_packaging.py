@@ -13,11 +13,12 @@ import pytest
 
 import ec_protocol
 from tests import ROOT
+from tests.needs import needs
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    pytest.importorskip("hatchling")
+    needs("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
