@@ -10,7 +10,7 @@ SHELL := /bin/sh
 # too one step comes after the other.
 .NOTPARALLEL:
 .PHONY: help venv demo test test-all rest lint ruff mypy contracts generated pytest slow check
-.PHONY: quick-models long-models mutants source-mutants beside bench e2e interop clean
+.PHONY: quick-models long-models mutants source-mutants beside bench e2e interop clean reap
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -165,7 +165,12 @@ beside: $(E2E_STAMP)
 test-all: export EC_REQUIRE := all
 test-all: test mutants rest
 
-clean:
-	@$(find_python); "$$python" -m tests.leftovers
+# What killed runs left; region files need a Python with the connector's packages.
+reap:
+	@for python in $(BIN)/python $(CANDIDATES); do \
+		if "$$python" -c '$(IS_USABLE)' 2>/dev/null; then exec "$$python" -m tests.leftovers; fi; \
+	done
+
+clean: reap
 	rm -rf $(VENV) $(E2E) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,6 +27,7 @@ from ec_protocol.errors import ECError
 from ec_protocol.tables.files import checkout_dir, spec_dir, tla_dir
 from ec_protocol.tables.lifecycle import load_lifecycles
 from ec_verify.console import console
+from ec_verify.estimate import Estimate
 from ec_verify.kit.command import app as conformance
 from ec_verify.models.check import Report, pins, run_models, steps
 from ec_verify.models.generate import diagrams, lifecycle_tla, tables, timing_tla
@@ -41,6 +42,7 @@ from ec_verify.models.manifest import (
     write_pins,
 )
 from ec_verify.models.output import INITIAL
+from ec_verify.models.speed import of_speed, recorded
 from ec_verify.models.terminable import terminable
 from ec_verify.models.values import change
 from ec_verify.mutants.command import mutants
@@ -58,10 +60,12 @@ app = typer.Typer(
 
 
 class TierChoice(StrEnum):
-    """Which models run without being named."""
+    """Which models run without being named: of pull requests all, or those by speed."""
 
     pr = "pr"
     full = "full"
+    quick = "quick"
+    long = "long"
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
@@ -171,12 +175,15 @@ def check(
     except (ManifestError, FileNotFoundError) as exc:
         _stop(str(exc), as_json)
     try:
-        models = with_seed(manifest.select(asked, tier.value), seed)
+        models = manifest.select(asked, "full" if tier == "full" else "pr")
+        if not asked and tier in ("quick", "long"):
+            models = of_speed(models, quick=tier == "quick")
+        models = with_seed(models, seed)
     except ManifestError as exc:
         _fail(str(exc), 2)
     sound = _print_problems(err, manifest, models, everything=not asked)
     try:
-        with _Live(err, len(models)) as live, terminable():
+        with _Live(err, models, jobs) as live, terminable():
             reports = run_models(models, manifest.folder, jobs=jobs, watcher=live)
     except KeyboardInterrupt:
         _fail("interrupted; every TLC process was killed", 130)
@@ -298,9 +305,10 @@ def _indent(text: str) -> str:
 class _Live:
     """Shows running models: a live display on a terminal, else a line per result."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, models: Sequence[Model], jobs: int) -> None:
         self._console = console
-        self._total = total
+        self._total = len(models)
+        self._estimate = Estimate({model.name: recorded(model) for model in models}, jobs)
         self._done = 0
         self._tasks: dict[str, TaskID] = {}
         self._progress: Progress | None = None
@@ -333,12 +341,14 @@ class _Live:
 
     def finished(self, report: Report) -> None:
         self._done += 1
+        self._estimate.finished(report.model.name, report.seconds)
         if self._progress:
             self._progress.remove_task(self._tasks.pop(report.model.name))
         mark = "[green]ok[/green]  " if report.ok else "[red]FAIL[/red]"
         self._console.print(
             f"{mark} {self._done:>2}/{self._total} {escape(report.model.name)}: "
             f"{escape(report.result)} in {report.seconds:.1f} s{_walks(report.model)}"
+            f"{self._estimate}"
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,11 +30,30 @@ settings.register_profile("thorough", parent=settings.get_profile("ec"), max_exa
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ec"))
 
 
+#: File and name of the step of make that this session is; see ``tools/steps.sh``.
+_step: tuple[str | None, str | None] = None, None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary files, pytest's own too, go where they are found again."""
+    global _step
+    # Sessions that tests start are no steps.
+    _step = os.environ.pop("EC_STEPS", None), os.environ.pop("EC_STEP", None)
     leftovers.reap()
+    config.add_cleanup(leftovers.remove_own)
     config.add_cleanup(leftovers.Home().remove)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A word for the table of steps."""
+    file, step = _step
+    counts = {key: len(found) for key, found in terminalreporter.stats.items()}
+    shown = ("passed", "failed", "error", "skipped")
+    said = ", ".join(f"{counts[key]} {key}" for key in shown if counts.get(key))
+    if file is not None and said:
+        with open(file, "a", encoding="utf-8") as lines:
+            lines.write(f"note\t{step}\t{time.time():.0f}\t{said}\n")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -148,18 +148,22 @@ class Home:
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.path)
 
     def remove(self) -> None:
-        """Remove it, and whatever else this process and its dead children left."""
+        """Remove it; temporary files go where they went before."""
         variable, tempfile.tempdir = self._before
         if variable is None:
             os.environ.pop("TMPDIR", None)
         else:
             os.environ["TMPDIR"] = variable
         _remove(self.path)
-        reap()
-        with contextlib.suppress(FileNotFoundError):
-            for path in list(SHM.iterdir()):
-                if (made := maker(path.name)) is not None and made[0] == os.getpid():
-                    _remove(path)
+
+
+def remove_own() -> None:
+    """Remove what this process, which needs nothing any more, and dead ones left."""
+    reap()
+    with contextlib.suppress(FileNotFoundError):
+        for path in list(SHM.iterdir()):
+            if (made := maker(path.name)) is not None and made[0] == os.getpid():
+                _remove(path)
 
 
 def main() -> None:

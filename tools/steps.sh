@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Sourced by the recipes of the Makefile and by .ci/run: what runs, how long it took,
-# how it ended. Where EC_STEPS names a file, each step leaves two lines in it, and
-# steps_summary makes a table of them, also of steps that never came to their end.
+# how it ended. Where EC_STEPS names a file, each step leaves two lines in it, pytest adds
+# one (tests/conftest.py) under the step's EC_STEP, and steps_summary makes a table of them,
+# also of steps that never came to their end.
 #
 #     . tools/steps.sh; step "ruff"; ruff check .
 
@@ -13,10 +14,11 @@ step() {
 	step_start=$(date +%s)
 	step_temp=$(mktemp -d "${TMPDIR:-/tmp}/ec-make-$$-$(cut -d' ' -f22 /proc/$$/stat)-XXXXXXXX") ||
 		exit 1
-	export TMPDIR="$step_temp"
+	export TMPDIR="$step_temp" EC_STEP="$$-$step_start"
 	trap step_ended EXIT
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
+	# make passes on what its whole group has got already: the second comes too late.
+	trap 'trap "" INT TERM; exit 130' INT
+	trap 'trap "" INT TERM; exit 143' TERM
 	echo "==> $step_name"
 	step_note begin "$step_name"
 }
@@ -24,7 +26,7 @@ step() {
 # step_note KIND TEXT: a line for the summary.
 step_note() {
 	if [ -n "$EC_STEPS" ]; then
-		printf '%s\t%s\t%s\t%s\n' "$1" "$$-$step_start" "$(date +%s)" "$2" >>"$EC_STEPS"
+		printf '%s\t%s\t%s\t%s\n' "$1" "$EC_STEP" "$(date +%s)" "$2" >>"$EC_STEPS"
 	fi
 }
 
@@ -48,6 +50,7 @@ steps_summary() {
 		NR == 1 { first = $3 }
 		{ last = $3 }
 		$1 == "begin" { order[++count] = $2; name[$2] = $4; began[$2] = $3 }
+		$1 == "note" { note[$2] = ": " $4 }
 		$1 == "end" { status[$2] = $4; ended[$2] = $3 }
 		function row(text, seconds, verdict) { printf "%-56s %7s  %s\n", text, seconds, verdict }
 		END {
@@ -59,8 +62,8 @@ steps_summary() {
 				else if (status[id] == 130 || status[id] == 143) verdict = "interrupted"
 				else if (status[id] != 0) verdict = "FAILED (status " status[id] ")"
 				if (verdict == "ok") good++
-				row(name[id], ended[id] - began[id], verdict)
+				row(name[id], ended[id] - began[id], verdict note[id])
 			}
-			row("from the first to the last", count ? last - first : 0, good + 0 " of " count " are ok")
+			row("from the first to the last", count ? last - first : 0, (good + 0) " of " (count + 0) " are ok")
 		}' "$1"
 }

@@ -17,12 +17,20 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from ec_protocol.errors import ECError
 from ec_protocol.tables.files import checkout_dir, tla_dir
 from ec_verify.console import console
+from ec_verify.estimate import Estimate
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.terminable import terminable
 from ec_verify.mutants import core, source
@@ -87,7 +95,7 @@ def mutants(
         if list_only:
             typer.echo("\n".join(mutant.id for mutant in chosen))
             return
-        with _Live(err, len(chosen)) as live, terminable():
+        with _Live(err, [mutant.id for mutant in chosen], jobs) as live, terminable():
             results = _judged(chosen, python=python, jobs=jobs, done=live.finished)
     except KeyboardInterrupt:
         _fail("interrupted; every process was ended", 130)
@@ -218,9 +226,13 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
             typer.echo("\n".join(mutant.id for mutant in found))
             return
         trials = [mutant.trial() for mutant in found]
-        with _Live(console(stderr=True), len(trials)) as live, terminable():
+        ids = [mutant.id for mutant in found]
+        with _Live(console(stderr=True), ids, jobs) as live, terminable():
             outcomes = run_trials(
-                trials, root, parallel=jobs, done=lambda index, outcome: live.step()
+                trials,
+                root,
+                parallel=jobs,
+                done=lambda index, outcome: live.step(ids[index], outcome.seconds),
             )
     except KeyboardInterrupt:
         _fail("interrupted; every process was ended", 130)
@@ -332,9 +344,10 @@ def _source_table(rows: Sequence[SourceRow]) -> Table:
 class _Live:
     """A progress bar on a terminal; elsewhere a line per ten mutants."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, ids: Sequence[str], jobs: int) -> None:
         self._console = console
-        self._total = total
+        self._total = len(ids)
+        self._estimate = Estimate(dict.fromkeys(ids, 1.0), jobs)
         self._done = 0
         self._lock = threading.Lock()
         self._progress = Progress(
@@ -342,10 +355,11 @@ class _Live:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("mutants", total=total)
+        self._task = self._progress.add_task("mutants", total=self._total)
 
     def __enter__(self) -> _Live:
         if self._console.is_terminal:
@@ -356,16 +370,17 @@ class _Live:
         self._progress.stop()
 
     def finished(self, result: Result) -> None:
-        self.step(result.mutant.id)
+        self.step(result.mutant.id, result.seconds)
 
-    def step(self, name: str = "mutants") -> None:
+    def step(self, name: str, seconds: float) -> None:
         with self._lock:
             self._done += 1
+            self._estimate.finished(name, seconds)
             self._progress.update(self._task, advance=1, description=escape(name)[:50])
             if not self._console.is_terminal and (
                 self._done % 10 == 0 or self._done == self._total
             ):
-                self._console.print(f"{self._done}/{self._total}")
+                self._console.print(f"{self._done}/{self._total}{self._estimate}")
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
