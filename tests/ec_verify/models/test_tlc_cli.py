@@ -146,7 +146,7 @@ def test_no_java(folder, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interruption_kills_java(folder, number):
     code = (
-        "import pathlib, signal, sys\nfrom ec_protocol import cli\n"
+        "import pathlib, signal, sys\nfrom ec_verify import cli\n"
         # Whoever runs the tests in the background may have it ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "folder = pathlib.Path(sys.argv.pop())\ncli.tla_dir = lambda: folder\ncli.main()"
