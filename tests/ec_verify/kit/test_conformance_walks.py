@@ -26,6 +26,9 @@ from ec_verify.kit.runner import run_case
 from ec_verify.kit.walks import shorten, walk
 from ec_verify.kit.world.links import InProcess, Link
 
+# Slow: random schedules of the whole kit, and what it makes of faults in them.
+pytestmark = pytest.mark.slow
+
 STEPS = 80
 
 
