@@ -99,7 +99,7 @@ mypy: $(STAMP)
 	$(call step,mypy --strict,$(BIN)/mypy --no-error-summary)
 
 contracts: $(STAMP)
-	$(call step,import contracts,$(BIN)/lint-imports --no-timings)
+	$(call step,import contracts,$(BIN)/lint-imports --no-cache)
 
 check: $(STAMP)
 	@$(BIN)/ec-protocol check $(ARGS)
