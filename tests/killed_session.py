@@ -9,10 +9,14 @@ import tempfile
 from pathlib import Path
 
 from ec_connector.region.shared import SharedRegion
-from tests.leftovers import Home, shm_folder
+from tests.leftovers import SHM, Home, maker, shm_folder
 
 
 def test_that_uses_everything_and_ends(tmp_path: Path) -> None:
+    # Who starts it may name a dead session, whose remnants the start must have removed.
+    dead = int(os.environ.get("EC_TEST_DEAD", "0"))
+    assert not [p for p in SHM.iterdir() if (maker(p.name) or (None,))[0] == dead]
+    assert "EC_STEPS" not in os.environ
     (tmp_path / "file").write_text("x")
     tempfile.mkdtemp(prefix="forgotten-")
     with shm_folder() as folder:

@@ -27,20 +27,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(leftovers.temporary_root()), "EC_TEST_TRACES": "off"}
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=110
-    )
+def run(*command: str, dead: int) -> None:
+    env = {**environment(), "EC_TEST_DEAD": str(dead)}
+    done = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
-def whole_session() -> str:
-    return run(*session("test_that_uses_everything_and_ends"))
+def whole_session(dead: int) -> None:
+    run(*session("test_that_uses_everything_and_ends"), dead=dead)
 
 
-def clean() -> str:
-    return run(sys.executable, "-m", "tests.leftovers")
+def clean(dead: int) -> None:
+    run(sys.executable, "-m", "tests.leftovers", dead=dead)
 
 
 def left_by(pid: int) -> list[str]:
@@ -52,7 +50,7 @@ def left_by(pid: int) -> list[str]:
 @pytest.mark.e2e
 @pytest.mark.parametrize("next_one", [whole_session, clean])
 def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(
-    next_one: Callable[[], str],
+    next_one: Callable[[int], None],
 ) -> None:
     killed = subprocess.Popen(
         session("test_that_is_killed"),
@@ -68,13 +66,13 @@ def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(
         there = left_by(killed.pid)
         # Its folder, one of `make`, one in /dev/shm, a region.
         assert len(there) == 4, there
-        next_one()
+        next_one(0)
         assert left_by(killed.pid) == there, "what a live session uses was removed"
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
     assert left_by(killed.pid) == there
-    next_one()
+    next_one(killed.pid)
     assert left_by(killed.pid) == []
 
 

@@ -129,7 +129,7 @@ def test_pytest_says_in_the_summary_what_it_found(sh: Shell) -> None:
 # ------------------------------------------------------------------------------ .ci/run
 #: In place of the Makefile: what each target of `.ci/run` does.
 MAKEFILE = """
-.PHONY: venv beside test rest reap good
+.PHONY: venv beside test rest reap first good
 STEP = @. tools/steps.sh; step
 venv:
 	$(STEP) venv; {venv}
@@ -139,8 +139,9 @@ good:
 	$(STEP) good; true
 test:
 	$(STEP) pytest; {test}
-rest: good
+first:
 	$(STEP) rest; {rest}
+rest: first good
 reap:
 	@echo reaped
 """
@@ -224,7 +225,7 @@ def test_ci_and_test_all_do_the_same() -> None:
     """``.ci/run`` has the mutants beside the tests; both must come to every step."""
 
     def steps(*targets: str) -> set[str]:
-        make = ["make", "-n", "VENV=/nowhere", "E2E=/nowhere", *targets]
+        make = ["make", "-n", "VENV=/nowhere/a", "E2E=/nowhere/b", *targets]
         said = subprocess.run(make, cwd=ROOT, text=True, capture_output=True, check=True).stdout
         return set(re.findall(r'step "(.+?)"', said))
 
@@ -233,3 +234,5 @@ def test_ci_and_test_all_do_the_same() -> None:
     assert targets == ["venv", "beside", "test", "rest"]
     assert steps("test-all") == steps(*targets)
     assert steps("test") < steps("test-all")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert steps("test-all") == set(re.findall(r"\$\(call step,([^,]+),", makefile))

@@ -41,7 +41,6 @@ step_ended() {
 	130 | 143) echo "    interrupted after $step_seconds s: $step_name" ;;
 	*) echo "    FAILED after $step_seconds s: $step_name" ;;
 	esac
-	exit "$step_status"
 }
 
 # steps_summary FILE: a table of its steps in the order in which they began.
