@@ -9,8 +9,8 @@ SHELL := /bin/sh
 # Most steps take both cores by themselves, and tests of processes have deadlines: with -j
 # too one step comes after the other.
 .NOTPARALLEL:
-.PHONY: help venv demo test test-fast lint generated pytest models mutants source-mutants beside
-.PHONY: check bench e2e interop clean
+.PHONY: help venv demo test test-all rest lint ruff mypy contracts generated pytest slow check
+.PHONY: quick-models long-models mutants source-mutants beside bench e2e interop clean reap
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,9 +40,7 @@ endif
 
 # step(TEXT, COMMAND): says what runs, and how long it took.
 define step
-	@start=$$(date +%s); echo "==> $(1)"; \
-	if $(2); then echo "    done in $$(( $$(date +%s) - start )) s"; \
-	else rc=$$?; echo "    FAILED after $$(( $$(date +%s) - start )) s: $(1)"; exit $$rc; fi
+	@. tools/steps.sh; step "$(1)"; $(2)
 endef
 
 # Sets $$python to the first usable interpreter, or explains and exits.
@@ -63,16 +61,17 @@ fi
 endef
 
 help:
-	@echo "make demo    two processes exchange real encodings; prints a table"
-	@echo "make test    everything CI runs: lint, generated files, tests, model check, mutants, e2e, interop"
-	@echo "make test-fast  all of that but e2e and interop, which need vLLM"
-	@echo "make lint    ruff and mypy --strict"
-	@echo "make check   the TLA+ models (ec-protocol check)"
-	@echo "make bench   costs of the core and the tier beside baselines; BENCH=all: everything"
-	@echo "make e2e     real vLLM servers on the CPU against a plain one; prints a table"
-	@echo "make interop    vLLM's own connector and ours read from each other"
-	@echo "make clean   remove .venv and everything that was generated"
-	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, test (pytest), check, bench or e2e."
+	@echo "make demo      two processes exchange real encodings; prints a table"
+	@echo "make test      lint, import rules, generated files, tests, quick models: within 8 minutes"
+	@echo "make test-all  that, slow tests, all models, mutants, e2e, interop; a second venv with vLLM"
+	@echo "make lint      ruff and mypy --strict"
+	@echo "make pytest    the tests; ARGS=-m=slow: those that make test leaves out"
+	@echo "make check     the TLA+ models (ec-protocol check)"
+	@echo "make bench     costs of the core and the tier beside baselines; BENCH=all: everything"
+	@echo "make e2e       real vLLM servers on the CPU against a plain one; prints a table"
+	@echo "make interop   vLLM's own connector and ours read from each other"
+	@echo "make clean     remove .venv, all that was generated, and what killed runs left"
+	@echo "PYTHON=... chooses the interpreter; ARGS=... adds options to demo, pytest, check, bench or e2e."
 
 venv: $(STAMP)
 
@@ -91,9 +90,16 @@ $(STAMP): pyproject.toml constraints/dev.txt
 demo: $(STAMP)
 	@$(BIN)/ec-connector demo $(ARGS)
 
-lint: $(STAMP)
+lint: ruff mypy
+
+ruff: $(STAMP)
 	$(call step,ruff,$(BIN)/ruff check --quiet .)
+
+mypy: $(STAMP)
 	$(call step,mypy --strict,$(BIN)/mypy --no-error-summary)
+
+contracts: $(STAMP)
+	$(call step,import contracts,$(BIN)/lint-imports --no-cache)
 
 check: $(STAMP)
 	@$(BIN)/ec-protocol check $(ARGS)
@@ -117,7 +123,7 @@ $(E2E_STAMP): pyproject.toml constraints/e2e.txt
 	@touch $(E2E_STAMP)
 
 e2e: $(E2E_STAMP)
-	@$(E2E)/bin/python -m tests.e2e.run $(ARGS)
+	$(call step,real vLLM servers,$(E2E)/bin/python -m tests.e2e.run $(ARGS))
 
 interop: $(E2E_STAMP)
 	$(call step,wire interop with vLLM's own connector,\
@@ -127,11 +133,18 @@ generated: $(STAMP)
 	$(call step,generated TLA+ and diagrams match the tables,\
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
 
+# What needs vLLM has a venv of its own: `interop`, `e2e`.
 pytest: $(STAMP)
-	$(call step,pytest,$(BIN)/python -m pytest -q $(ARGS))
+	$(call step,pytest,$(BIN)/python -m pytest -q -m 'not slow and not vllm' $(ARGS))
 
-models: $(STAMP)
-	$(call step,ec-protocol check,$(BIN)/ec-protocol check)
+slow: $(STAMP)
+	$(call step,slow tests,$(BIN)/python -m pytest -q -m 'slow and not vllm')
+
+quick-models: $(STAMP)
+	$(call step,models that take seconds,$(BIN)/ec-protocol check --tier quick --jobs $(JOBS))
+
+long-models: $(STAMP)
+	$(call step,the other models,$(BIN)/ec-protocol check --tier long --jobs $(JOBS))
 
 mutants: $(STAMP)
 	$(call step,mutants of every guard and effect,\
@@ -140,21 +153,24 @@ mutants: $(STAMP)
 source-mutants: $(STAMP)
 	$(call step,mutants of some of the core's source,$(BIN)/ec-protocol mutants --source holds peers deferral)
 
-test-fast: lint generated pytest models mutants source-mutants
+# What a newcomer runs.
+test: lint contracts generated pytest quick-models
 
-# pytest leaves a core idle. Beside it, in a session of its own so that it can be ended as
-# a whole, what the servers need is unpacked and TLC gets the mutants.
+# All that `test` leaves, but for what .ci/run does beside it.
+rest: slow long-models source-mutants e2e interop
+
 beside: $(E2E_STAMP)
 	@$(MAKE) --no-print-directory mutants JOBS=1
 
-test: lint
-	@log=$$(mktemp); setsid $(MAKE) --no-print-directory beside >"$$log" 2>&1 & beside=$$!; \
-	trap 'kill -- -$$beside 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
-	$(MAKE) --no-print-directory generated pytest || { rc=$$?; cat "$$log"; exit $$rc; }; \
-	wait $$beside; rc=$$?; echo "==> beside them"; cat "$$log"; exit $$rc
-	@$(MAKE) --no-print-directory models source-mutants e2e ARGS=
-	@$(MAKE) --no-print-directory interop
+test-all: export EC_REQUIRE := all
+test-all: test mutants rest
 
-clean:
+# What killed runs left; region files need a Python with the connector's packages.
+reap:
+	@for python in $(BIN)/python $(CANDIDATES); do \
+		if "$$python" -c '$(IS_USABLE)' 2>/dev/null; then exec "$$python" -m tests.leftovers; fi; \
+	done
+
+clean: reap
 	rm -rf $(VENV) $(E2E) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

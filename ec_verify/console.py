@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, Protocol
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from ec_protocol.errors import ECError
+from ec_verify.estimate import Estimate
 
 _WIDTH_WITHOUT_TERMINAL: Final = 120
 
@@ -81,10 +89,15 @@ def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     return made
 
 
+class _Step(Protocol):
+    def __call__(self, name: str, seconds: float = 0.0) -> None:
+        """One is done, and took this long."""
+
+
 @contextmanager
 def progress(
-    out: Console, what: str, total: int, *, every: int = 0
-) -> Iterator[Callable[[str], None]]:
+    out: Console, what: str, total: int, *, every: int = 0, jobs: int = 1
+) -> Iterator[_Step]:
     """A bar on a terminal, which goes away when it is done.
 
     Args:
@@ -92,23 +105,32 @@ def progress(
         what: What there are so many of.
         total: How many there are.
         every: Where there is no terminal, print how many are done after each so many.
+        jobs: How many are worked on at once.
 
     Yields:
-        Called with a name when one is done, from any thread.
+        Called when one is done, from any thread.
     """
     done, lock = 0, threading.Lock()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    estimate = Estimate({str(number): 1.0 for number in range(total)}, jobs)
     bar = Progress(
-        *columns, TimeElapsedColumn(), console=out, transient=True, disable=not out.is_terminal
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
     )
 
-    def step(name: str) -> None:
+    def step(name: str, seconds: float = 0.0) -> None:
         nonlocal done
         with lock:
+            estimate.finished(str(done), seconds)
             done += 1
             bar.update(task, advance=1, description=escape(name)[:50])
             if every and not out.is_terminal and (done % every == 0 or done == total):
-                out.print(f"{done}/{total}")
+                out.print(f"{done}/{total}{estimate}")
 
     with bar:
         task = bar.add_task(what, total=total)

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests: how hypothesis runs, and that nodes leave traces.
+"""Shared by all tests: how hypothesis runs, that nodes leave traces and nothing else stays.
 
 A failing example prints the blob that reproduces it. ``HYPOTHESIS_PROFILE=thorough``
-looks longer; ``pytest --hypothesis-seed=N`` repeats a run. Traces: see ``recording``.
+looks longer; ``pytest --hypothesis-seed=N`` repeats a run. Traces: see ``recording``;
+temporary files: ``leftovers``; what may be missing: ``needs``.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import recording
+from tests import leftovers, needs, recording
 
 settings.register_profile(
     "ec",
@@ -26,6 +28,38 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("ec"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ec"))
+
+
+#: File and name of the step of make that this session is; see ``tools/steps.sh``.
+_step: tuple[str | None, str | None] = None, None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files, pytest's own too, go where they are found again."""
+    global _step
+    # Sessions that tests start are no steps.
+    _step = os.environ.pop("EC_STEPS", None), os.environ.pop("EC_STEP", None)
+    leftovers.reap()
+    config.add_cleanup(leftovers.remove_own)
+    config.add_cleanup(leftovers.Home().remove)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A word for the table of steps."""
+    file, step = _step
+    counts = {key: len(found) for key, found in terminalreporter.stats.items()}
+    shown = ("passed", "failed", "error", "skipped")
+    said = ", ".join(f"{counts[key]} {key}" for key in shown if counts.get(key))
+    if file is not None and said:
+        with open(file, "a", encoding="utf-8") as lines:
+            lines.write(f"note\t{step}\t{time.time():.0f}\t{said}\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: marks that say what a test needs."""
+    needs.check(item)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 
 from tests.e2e import groups, rows, run, server
 from tests.e2e.ask import Answer, _joined
-from tests.e2e.bench import Group
+from tests.e2e.bench import Group, Progress
 from tests.e2e.rows import Oracle, Row, measured
 from tests.e2e.server import ServerError
 
@@ -155,6 +158,25 @@ def test_a_bad_run_fails_and_shows_what_and_the_logs(
     assert ("2 wrong answers" if wrong else "it did not answer") in captured.err
     assert "line 49" in captured.err
     assert "line 10" not in captured.err
+
+
+def test_the_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 30.0, 60.0, 90.0])
+    monkeypatch.setattr("tests.e2e.bench.time.monotonic", lambda: next(now))
+    progress = Progress({"a": (2, 40.0), "b": (1, 20.0)})
+    assert progress.said([Row("x", group="a")]) == " (1 of 3 scenarios, about 60 s left)"
+    # More rows than planned, as of servers that did not start.
+    three = [Row("x", group="a")] * 3
+    assert progress.said(three) == " (3 of 3 scenarios, about 30 s left)"
+    assert progress.said([*three, Row("y", group="b")]).endswith("about 0 s left)")
+    assert progress.said([]) == ""
+
+
+@pytest.mark.parametrize("group", groups.GROUPS.values())
+def test_a_group_plans_as_many_scenarios_as_it_has(group: type[Group]) -> None:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(group.scenarios)))
+    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert group.planned[0] == calls.count("self.add")
 
 
 def test_a_trace_that_is_none_fails_the_run(

@@ -13,13 +13,14 @@ import pytest
 
 import ec_protocol
 from tests import ROOT
+from tests.needs import needs
 
 PACKAGES = {"ec_connector", "ec_protocol", "ec_verify"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    pytest.importorskip("hatchling")
+    needs("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],

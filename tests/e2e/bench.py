@@ -6,12 +6,42 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ec_verify.estimate import duration
 from tests.e2e.rows import Oracle, Row
 from tests.e2e.server import CPU_ENV, Process, Proxy, Server, ServerError
+
+
+class Progress:
+    """How many scenarios of all are done, and how long the others will take.
+
+    Args:
+        planned: By name of the groups that run: scenarios, and seconds that the group
+            once took until the next one began.
+    """
+
+    def __init__(self, planned: Mapping[str, tuple[int, float]]) -> None:
+        self._planned = planned
+        self._started = time.monotonic()
+
+    def said(self, rows: Sequence[Row]) -> str:
+        """As a clause after what is done."""
+        done = Counter(row.group for row in rows)
+        total = sum(count for count, _ in self._planned.values())
+        of_all = sum(seconds for _, seconds in self._planned.values())
+        so_far = sum(
+            seconds * min(1.0, done[name] / count)
+            for name, (count, seconds) in self._planned.items()
+        )
+        if not so_far:
+            return ""
+        left = (time.monotonic() - self._started) / so_far * (of_all - so_far)
+        return f" ({len(rows)} of {total} scenarios, about {duration(left)} left)"
 
 
 class Bench:
@@ -30,6 +60,7 @@ class Bench:
         self.start_timeout_s = start_timeout_s
         self.idle_s = idle_s
         self.rows: list[Row] = []
+        self.progress = Progress({})
         self.up: set[Process] = set()
         self.env = {"TMPDIR": str(scratch), "VLLM_RPC_BASE_PATH": str(scratch)}
         self._models: dict[str, subprocess.Popen[str]] = {}
@@ -103,10 +134,12 @@ class Group:
     Attributes:
         name: Also of the folder for its logs and traces.
         kinds: Models that it needs.
+        planned: Its scenarios, and about how many seconds it takes, for the progress.
     """
 
     name = ""
     kinds: tuple[str, ...] = ()
+    planned: tuple[int, float] = (1, 1.0)
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -161,7 +194,8 @@ class Group:
         row.group = self.name
         self.bench.rows.append(row)
         verdict = "ok" if row.ok else "FAILED"
-        print(f"    {row.scenario}: {verdict} in {row.seconds:.1f} s", file=sys.stderr)
+        done = self.bench.progress.said(self.bench.rows)
+        print(f"    {row.scenario}: {verdict} in {row.seconds:.1f} s{done}", file=sys.stderr)
         for problem in row.problems:
             print(f"        {problem}", file=sys.stderr)
 

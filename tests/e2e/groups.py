@@ -55,6 +55,7 @@ class Engine(Group):
 
     name = "engine"
     kinds = ("qwen2vl",)
+    planned = (1, 135.0)
     _tests = ("tests/ec_connector/vllm/test_vllm_engine.py", "tests/test_traces_of_this_run.py")
 
     def __init__(self, bench: Bench) -> None:
@@ -106,6 +107,7 @@ class Local(Group):
 
     name = "local"
     kinds = ("qwen2vl",)
+    planned = (3, 90.0)
 
     def prepare(self) -> None:
         """The plain server, and the one with two ranks."""
@@ -135,6 +137,7 @@ class PeerToPeer(Group):
 
     name = "p2p"
     kinds = ("qwen2vl",)
+    planned = (13, 225.0)
 
     def prepare(self) -> None:
         """A plain server, a producer and a consumer."""
@@ -206,6 +209,7 @@ class Counted(Group):
 
     name = "counted"
     kinds = ("qwen2vl",)
+    planned = (2, 60.0)
 
     def prepare(self) -> None:
         """A producer and a consumer with both caches off that make the host hash."""
@@ -252,6 +256,7 @@ class Guide(Group):
 
     name = "guide"
     kinds = ("qwen3vl",)
+    planned = (5, 110.0)
 
     local: Final = """{
   "ec_connector": "ECCPUConnector",

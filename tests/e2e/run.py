@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.bench import Bench
+from tests import leftovers
+from tests.e2e.bench import Bench, Progress
 from tests.e2e.groups import GROUPS
 from tests.e2e.rows import Row
 from tests.e2e.server import ROOT
 
+#: Logs and traces of a run in which something failed; ``make clean`` removes them.
+OUT: Final = ROOT / "out"
+#: About what it takes to check the traces of all groups.
+TRACES_S: Final = 8.0
 #: Lines of each log that are shown when a scenario failed.
 TAIL_LINES: Final = 30
 
@@ -101,6 +106,9 @@ def check_traces(bench: Bench, names: list[str]) -> None:
 def run(bench: Bench, names: list[str]) -> None:
     """Run groups one after the other."""
     groups = [GROUPS[name](bench) for name in names]
+    planned = {group.name: group.planned for group in groups}
+    # Their traces are a row of no group.
+    bench.progress = Progress({**planned, "": (1, TRACES_S)})
     bench.begin_models([kind for group in groups for kind in group.kinds])
     try:
         for group, following in zip(groups, [*groups[1:], None], strict=True):
@@ -129,12 +137,16 @@ def main(arguments: list[str] | None = None) -> int:
     if len(names) < len(asked) or not names:
         parser.error(f"--only={options.only!r}: choose from {', '.join(GROUPS)}")
 
-    folder = (options.keep or Path(tempfile.mkdtemp(prefix="ec-e2e-"))).resolve()
+    folder = (options.keep or OUT / f"e2e-{os.getpid()}").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ec-e2e-", ignore_cleanup_errors=True) as scratch:
-        bench = Bench(folder, Path(scratch), options.start_timeout, options.idle)
+    leftovers.reap()
+    scratch = leftovers.Home("e2e")
+    try:
+        bench = Bench(folder, scratch.path, options.start_timeout, options.idle)
         run(bench, names)
+    finally:
+        scratch.remove()
     seconds = time.monotonic() - started
     rows = bench.rows
     ok = bool(rows) and all(row.ok for row in rows)

@@ -13,15 +13,15 @@ from ec_connector.cli import app
 from ec_connector.demo.report import RUN_NAMES, RunRow
 from ec_protocol import __version__
 from ec_protocol.errors import ECError
+from tests.needs import needs
 
-pytest.importorskip("PIL")
+needs("PIL")
 
 
 @pytest.fixture
 def demo(monkeypatch):
     """Runs `ec-connector demo ARGS` with the processes replaced; keeps what they were asked."""
-    for needed in ("msgspec", "nixl", "zmq"):
-        pytest.importorskip(needed)
+    needs("msgspec", "nixl", "zmq")
     asked = {}
     answer = {"wrong_bytes": 0, "error": None}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("aiohttp")
-pytest.importorskip("prometheus_client")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("aiohttp", "prometheus_client", "zmq")
 
 from ec_connector.cli import app
 

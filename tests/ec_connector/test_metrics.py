@@ -10,8 +10,6 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from ec_connector import metrics
 from ec_connector.engine.stats import PumpStats
 from ec_connector.metrics import (
@@ -27,6 +25,7 @@ from ec_connector.metrics import (
 from tests.harness.content import request
 from tests.harness.engine import Engine, engine
 from tests.harness.remote import Remote, announcement
+from tests.needs import needs
 
 
 def source_of(e: Engine) -> StatsSource:
@@ -162,7 +161,9 @@ def test_reduce_is_a_log_line():
 
 
 def test_prometheus_page():
-    client = pytest.importorskip("prometheus_client")
+    needs("prometheus_client")
+    import prometheus_client as client
+
     registry = client.CollectorRegistry()
 
     def made_in(kind: Any) -> Any:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nixl")
+from tests.needs import needs
+
+needs("nixl")
 
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("prometheus_client")
+from tests.needs import needs
+
+needs("prometheus_client")
 
 from ec_connector.vllm import plugin
 from ec_connector.vllm.setup import read_setup

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-pytest.importorskip("msgspec")
-pytest.importorskip("nixl")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("msgspec", "nixl", "zmq")
 
 import zmq
 

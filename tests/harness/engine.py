@@ -36,6 +36,7 @@ from ec_protocol.trace import Trace
 from tests.harness.content import BLOCK, DTYPE, ELEMENT, WIDTH, Request, expected, same
 from tests.harness.device import GARBAGE, Device, DeviceEngine, Op
 from tests.harness.host import Host, Step
+from tests.leftovers import SHM, prefix
 from tests.recording import played, recorded
 
 Kind = Literal["device", "cpu"]
@@ -149,7 +150,7 @@ class Engine:
         cache_rows: int = 64,
         p2p: Any = None,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ec-test-", dir="/dev/shm")
+        self._folder = tempfile.TemporaryDirectory(prefix=prefix(), dir=SHM)
         self.blocks = blocks
         self.config = ECConfig.parse({"ec_cpu_bytes": blocks * BLOCK}, role)
         self.lock = threading.Lock()

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-pytest.importorskip("nixl")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("nixl", "zmq")
 
 from tests.interop.driver import Builtin, Dealer, Ours
 

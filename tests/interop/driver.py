@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import itertools
 import multiprocessing
 import os
@@ -53,10 +52,7 @@ PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 marks = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: `make interop` runs this in .venv-e2e",
-    ),
+    pytest.mark.vllm,
 ]
 
 _numbers = itertools.count(1)

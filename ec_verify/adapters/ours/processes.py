@@ -34,7 +34,7 @@ class Processes(RegionActions):
     """The processes of one case, by name, and the folder of their regions."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="ec-conformance-", dir="/dev/shm")
+        self.folder = tempfile.mkdtemp(prefix=f"ec-conformance-{os.getpid()}-", dir="/dev/shm")
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def do_open(

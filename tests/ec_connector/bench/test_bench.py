@@ -19,6 +19,7 @@ from ec_connector.bench.rows import Row
 from ec_connector.bench.tier import _block_list, cost, quality
 from ec_connector.bench.traffic import MODELS, Cache, Vision, make_trace, replay
 from ec_connector.cli import app
+from tests.needs import needs
 
 SMALL = Vision(side=32, row_bytes=16, max_tokens=1280)
 
@@ -34,7 +35,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_json_follows_the_contract() -> None:
-    pytest.importorskip("nixl")
+    needs("nixl")
     result = CliRunner().invoke(app, ["bench", "--json"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -73,7 +74,7 @@ def test_an_unknown_benchmark_is_refused() -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_plots(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    needs("matplotlib")
     result = CliRunner().invoke(app, ["bench", "tier", "copy", "--plot", str(tmp_path / "p")])
     assert result.exit_code == 0, result.output
     for name in ("tier", "copy"):

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nixl")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("nixl", "zmq")
 
 from ec_connector.config.settings import ECConfig, EventSettings
 from ec_protocol.errors import ConfigError

@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-import pytest
 import torch
 
 from ec_connector.copies import cuda_pinning
@@ -19,11 +15,8 @@ from ec_connector.copies.base import CopyEngine
 from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import Extents
+from tests.leftovers import shm_folder
 
-NEEDS_CUDA = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 BLOCKS, BLOCK = 512, 8192
 FILL = 0xA5
 #: Long enough that whatever is not ordered behind it runs before it.
@@ -33,11 +26,12 @@ SLEEP_CYCLES = 100_000_000
 @contextmanager
 def open_region() -> Iterator[SharedRegion]:
     """A region filled with ``FILL``, in a folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    with SharedRegion.open("t", 0, BLOCKS, BLOCK, directory=str(folder), guard=False) as opened:
+    with (
+        shm_folder() as folder,
+        SharedRegion.open("t", 0, BLOCKS, BLOCK, directory=str(folder), guard=False) as opened,
+    ):
         opened.tensor.fill_(FILL)
         yield opened
-    shutil.rmtree(folder)
 
 
 @contextmanager

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import itertools
 import random
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.region.errors import RegionArgumentError
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import ExtentAllocator, Extents
+from tests.leftovers import shm_folder
 
 BLOCKS, BLOCK = 64, 5120
 FILL = 0xA5
@@ -28,11 +26,12 @@ FILL = 0xA5
 
 @pytest.fixture
 def region() -> Iterator[SharedRegion]:
-    folder = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    with SharedRegion.open("t", 0, BLOCKS, BLOCK, directory=str(folder), guard=False) as opened:
+    with (
+        shm_folder() as folder,
+        SharedRegion.open("t", 0, BLOCKS, BLOCK, directory=str(folder), guard=False) as opened,
+    ):
         opened.tensor.fill_(FILL)
         yield opened
-    shutil.rmtree(folder)
 
 
 @pytest.fixture

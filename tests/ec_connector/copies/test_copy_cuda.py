@@ -16,11 +16,11 @@ from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import METHODS, MethodUnavailable, choose_method
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import ExtentAllocator, Extents
+from tests import needs
 from tests.ec_connector.copies.cuda_kit import (
     BLOCK,
     BLOCKS,
     FILL,
-    NEEDS_CUDA,
     bits,
     busy,
     drain,
@@ -30,7 +30,7 @@ from tests.ec_connector.copies.cuda_kit import (
     random_bits,
 )
 
-pytestmark = NEEDS_CUDA
+pytestmark = pytest.mark.cuda
 pytest_plugins = ["tests.ec_connector.copies.cuda_fixtures"]
 
 
@@ -61,8 +61,7 @@ LAYOUTS = ["one extent", "two extents", "scattered blocks"]
 def test_a_save_and_a_load_give_the_same_bits(
     region: SharedRegion, method: str, layout: str, dtype: torch.dtype
 ) -> None:
-    if not available(method):
-        pytest.skip(f"{method} cannot be used here")
+    needs.optional(available(method), f"{method} cannot be used here")
     engine = CudaCopyEngine(region, method=method)
     for seed, shape in enumerate(SHAPES):
         host = random_bits(shape, dtype, seed)

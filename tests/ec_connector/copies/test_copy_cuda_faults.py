@@ -18,11 +18,11 @@ from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import CopyMethod, Piece
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import Extents
+from tests import needs
 from tests.ec_connector.copies.cuda_kit import (
     BLOCK,
     BLOCKS,
     FILL,
-    NEEDS_CUDA,
     bits,
     busy,
     drain,
@@ -31,7 +31,7 @@ from tests.ec_connector.copies.cuda_kit import (
 )
 
 CHILD = Path(__file__).with_name("cuda_child.py")
-pytestmark = NEEDS_CUDA
+pytestmark = pytest.mark.cuda
 pytest_plugins = ["tests.ec_connector.copies.cuda_fixtures"]
 
 
@@ -194,8 +194,7 @@ def test_two_processes_share_a_region(
     region: SharedRegion, engine: CudaCopyEngine, device: int
 ) -> None:
     """Each saves half of the encodings while the other loads what it has been told of."""
-    if device >= torch.cuda.device_count():
-        pytest.skip("needs a second CUDA device")
+    needs.optional(device < torch.cuda.device_count(), "needs a second CUDA device")
     child = subprocess.Popen(
         [
             sys.executable,

@@ -6,7 +6,9 @@ import zlib
 
 import pytest
 
-pytest.importorskip("PIL")
+from tests.needs import needs
+
+needs("PIL")
 from PIL import Image
 
 from ec_connector.demo.images import (

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nixl")
-pytest.importorskip("PIL")
+from tests.needs import needs
+
+needs("nixl", "PIL")
 
 from ec_connector.demo.encoder import output_bytes
 from ec_connector.demo.errors import DemoError

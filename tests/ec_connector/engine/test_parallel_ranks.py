@@ -28,6 +28,7 @@ from tests.ec_connector.region.region_driver import names_in
 from tests.harness.content import BLOCK, ELEMENT, Request, request
 from tests.harness.engine import engine
 from tests.harness.ranks import Place, RankProcess, StepResult
+from tests.needs import needs
 from tests.recording import played
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -201,7 +202,7 @@ def test_dp2_tp2_each_rank_has_a_region_of_its_own_under_one_instance(start, fol
 
 def test_dp2_each_rank_serves_on_a_port_of_its_own(folder):
     """As configured by one environment: the port, plus the rank."""
-    pytest.importorskip("nixl")
+    needs("nixl")
     base = free_ports(2)
     environ = {
         "VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1",

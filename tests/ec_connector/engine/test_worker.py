@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -27,6 +25,7 @@ from ec_protocol.errors import ConfigError
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 from tests import ROOT
+from tests.leftovers import shm_folder
 from tests.recording import played
 
 BLOCKS, BLOCK = 32, 128  # a block is a row of 64 bf16 numbers
@@ -36,9 +35,8 @@ CONFIG = ECConfig.parse({"ec_cpu_bytes": BLOCKS * BLOCK}, "ec_both")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
+    with shm_folder() as path:
+        yield path
 
 
 class Rank:

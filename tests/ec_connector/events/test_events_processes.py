@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nixl")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("nixl", "zmq")
 
 import zmq
 

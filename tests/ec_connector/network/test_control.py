@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.needs import needs, optional
 
-pytest.importorskip("zmq")
-pytest.importorskip("msgspec")
+needs("zmq", "msgspec")
 
 import zmq
 
@@ -123,9 +123,9 @@ def has_ipv6() -> bool:
     return True
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
 @pytest.mark.parametrize("host", ["::1", "::"])
 def test_ipv6(context, client, host):
+    optional(has_ipv6(), "this host has no IPv6")
     bound = server(context, host)
     peer = ("::1", bound.port)
     client.open(peer, 0.0)

@@ -8,7 +8,9 @@ import struct
 
 import pytest
 
-pytest.importorskip("msgspec")
+from tests.needs import needs
+
+needs("msgspec")
 
 from ec_connector.network.data import BadAgentMetadata
 from ec_connector.network.data.metadata import MemoryRange, parse_agent_metadata

@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
-pytest.importorskip("nixl")
+from tests.needs import needs
+
+needs("nixl")
 
 from ec_connector.network.data import (
     BadAgentMetadata,

@@ -8,7 +8,9 @@ import gc
 
 import pytest
 
-pytest.importorskip("nixl")
+from tests.needs import needs
+
+needs("nixl")
 
 from ec_connector.network.data import DataPlaneBusy, DataPlaneError
 from ec_connector.network.data import library as nixl_library

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nixl")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("nixl", "zmq")
 
 from ec_connector.network.data import library
 from tests.ec_connector.network.pair import BLOCK, Node, wait_for

@@ -9,8 +9,9 @@ import pytest
 
 from ec_connector.proxy.announced import Announced, memory_key
 from ec_connector.proxy.media import Announcement, find_media
+from tests.needs import needs
 
-pytest.importorskip("aiohttp")
+needs("aiohttp")
 
 from tests.ec_connector.proxy.proxy_world import chat, image
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("aiohttp")
-pytest.importorskip("prometheus_client")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("aiohttp", "prometheus_client", "zmq")
 
 import zmq
 
@@ -272,7 +272,7 @@ def test_the_same_endpoint_twice_is_named():
 def test_with_a_real_producer_in_another_process(tmp_path, patience):
     """Its tier holds two encodings; the third makes the first give way, and it dies."""
     patience(5.0)
-    pytest.importorskip("nixl")
+    needs("nixl")
     from tests.ec_connector.network.pair import BLOCK
     from tests.ec_connector.node_driver import Producer
 

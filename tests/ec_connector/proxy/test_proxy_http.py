@@ -8,8 +8,9 @@ import json
 
 import pytest
 
-pytest.importorskip("aiohttp")
-pytest.importorskip("prometheus_client")
+from tests.needs import needs
+
+needs("aiohttp", "prometheus_client")
 
 from tests.ec_connector.proxy.proxy_world import (
     OPENING,

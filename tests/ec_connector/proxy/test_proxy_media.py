@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("aiohttp")
+from tests.needs import needs
+
+needs("aiohttp")
 
 from ec_connector.proxy.media import (
     Announcement,
@@ -179,7 +181,7 @@ COMMAND = [sys.executable, "-m", "ec_connector.cli", "proxy"]
 
 
 def test_the_command_listens_says_where_and_stops_on_sigterm():
-    pytest.importorskip("prometheus_client")
+    needs("prometheus_client")
     urls = ["--encoder", "http://127.0.0.1:9", "--decoder", "http://127.0.0.1:9", "--port", "0"]
     with subprocess.Popen(COMMAND + urls, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
         assert p.stdout is not None
@@ -198,7 +200,7 @@ def test_the_command_listens_says_where_and_stops_on_sigterm():
     ],
 )
 def test_the_command_says_what_is_wrong(options, said):
-    pytest.importorskip("prometheus_client")
+    needs("prometheus_client")
     done = subprocess.run(
         COMMAND + options,
         capture_output=True,

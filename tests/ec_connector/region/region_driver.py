@@ -6,9 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from ec_connector.region.shared import SharedRegion
 from tests.harness import child
+from tests.leftovers import shm_folder
 
 BLOCKS = 16
 BLOCK_BYTES = 5120
@@ -33,13 +32,12 @@ NAME = "vllm_ec_t_dp0.mmap"
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder on the tmpfs that regions are made for; its guards end with it."""
-    path = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    try:
-        yield path
-    finally:
-        for pid in guards_of(path):
-            os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(path)
+    with shm_folder() as path:
+        try:
+            yield path
+        finally:
+            for pid in guards_of(path):
+                os.kill(pid, signal.SIGKILL)
 
 
 def open_region(folder: Path, **more: Any) -> SharedRegion:

@@ -7,9 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +21,16 @@ from ec_connector.region import opening as region_open
 from ec_connector.region.errors import RegionError, RegionSpaceError
 from ec_connector.region.memory import allocate, check_space, memory_room, populate
 from ec_connector.region.shared import SharedRegion
+from tests import needs
+from tests.leftovers import shm_folder
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="ec-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
+    with shm_folder() as path:
+        yield path
 
 
 @pytest.fixture
@@ -42,8 +41,7 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True
     )
-    if done.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
+    needs.optional(done.returncode == 0, "needs the right to mount a tmpfs")
     yield path
     subprocess.run(["umount", "-l", str(path)], check=True)
 

@@ -15,8 +15,9 @@ import torch
 from ec_protocol.errors import LocalProtocolError
 from tests.ec_connector.vllm import fake_vllm
 from tests.ec_connector.vllm.fake_vllm import Role, request
+from tests.needs import needs
 
-pytest.importorskip("prometheus_client")
+needs("prometheus_client")
 
 
 @dataclass

@@ -15,6 +15,7 @@ import torch
 from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.vllm.setup import read_setup
 from ec_protocol.errors import ConfigError
+from tests.needs import needs
 
 
 def config(**changed: Any) -> Any:
@@ -99,7 +100,7 @@ def test_processes_of_one_start_agree_and_other_starts_differ():
 
 def test_rank_of_data_parallelism_names_region_and_port(monkeypatch):
     monkeypatch.setenv("VLLM_EC_SIDE_CHANNEL_PORT", "5700")
-    pytest.importorskip("nixl")
+    needs("nixl")
     extra = {"ec_cpu_bytes": 1 << 16, "ec_enable_nixl": "true"}
     setup = read_setup(config(data_parallel_index=3, ec_connector_extra_config=extra), "0.32.0")
     assert setup.dp_rank == 3

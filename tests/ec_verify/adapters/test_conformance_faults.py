@@ -20,7 +20,8 @@ from ec_verify.kit.runner import Verdict, run_case
 from ec_verify.kit.world.links import InProcess
 
 # All faults are hunted in the first test that asks.
-pytestmark = pytest.mark.timeout(900)
+# Slow: the whole kit against each of the seeded faults.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

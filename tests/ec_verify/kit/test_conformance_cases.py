@@ -10,7 +10,9 @@ from functools import cache
 
 import pytest
 
-pytest.importorskip("msgspec")
+from tests.needs import needs
+
+needs("msgspec")
 
 from ec_protocol.tables.files import spec_dir
 from ec_protocol.tables.timing import inequalities, timer_specs
@@ -131,7 +133,7 @@ def cpu_seconds() -> float:
 
 @cache
 def results(area: str) -> tuple[tuple[Result, ...], float]:
-    pytest.importorskip("zmq")
+    needs("zmq")
     _, connect = connector("ours", None)
     began = cpu_seconds()
     with kit():

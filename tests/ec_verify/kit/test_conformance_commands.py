@@ -15,14 +15,18 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.needs import needs
 
-pytest.importorskip("msgspec")
+needs("msgspec")
 
 from ec_verify.kit import stdio
 from ec_verify.kit.adapter import OPERATIONS, Adapter, Unsupported
 from ec_verify.kit.language.schedule import case_dir, load_dir
 from ec_verify.kit.runner import Verdict, connector, run_cases
 from ec_verify.kit.world.links import ImplementationError, Subprocess
+
+# Slow: each test starts the command, which starts what it tests.
+pytestmark = pytest.mark.slow
 
 TINY = f"{sys.executable} -m ec_verify.kit.examples.tiny"
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.needs import needs
 
-pytest.importorskip("msgspec")
+needs("msgspec")
 
 from ec_verify.kit import compare as kit
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("msgspec")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("msgspec", "zmq")
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("msgspec")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("msgspec", "zmq")
 
 from ec_protocol.errors import ConfigError
 from ec_verify.adapters.ours.adapter import Ours

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("msgspec")
-pytest.importorskip("zmq")
+from tests.needs import needs
+
+needs("msgspec", "zmq")
 
 from typer.testing import CliRunner
 
@@ -25,6 +26,9 @@ from ec_verify.kit.runner import run_case
 from ec_verify.kit.walk_failures import shorten
 from ec_verify.kit.walks import walk
 from ec_verify.kit.world.links import InProcess, Link
+
+# Slow: random schedules of the whole kit, and what it makes of faults in them.
+pytestmark = pytest.mark.slow
 
 STEPS = 80
 

@@ -37,6 +37,7 @@ def test_json_is_alone_on_stdout_and_ok(folder):
         ("invariant", "SmallInv", "SmallInv"),
     ]
     assert "2/2" in done.stderr
+    assert " left\n" in done.stderr.partition("2/2")[0]
 
 
 def test_unexpected_violation_prints_the_counterexample(folder):

@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+# Slow: each test runs a pytest of its own that forks.
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import builtins, functools, json, os, pathlib, signal, sys
 from ec_verify.mutants import trials

@@ -32,6 +32,9 @@ from ec_verify.mutants.models import ModelJudge, run_mutants
 from ec_verify.mutants.operators import all_mutants
 from ec_verify.mutants.trials import Outcome
 
+# Slow: TLC, and the tests of the core, have to notice each mutant.
+pytestmark = pytest.mark.slow
+
 MUTANTS = {m.id: m for m in all_mutants()}
 FENCE = MUTANTS["read:granted:post_read+fence_open:drop-guard=fence_open"]
 RUN = CliRunner()

@@ -18,7 +18,8 @@ from ec_verify.traces.mutants import Judge, mutants
 from tests import ROOT
 from tests.ec_verify.traces.traced import Recorded
 
-pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
+# Slow: TLC judges whole recorded runs and many wrong copies of them.
+pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600), pytest.mark.slow]
 
 FOLDER = ROOT / "tests" / "traces"
 RECORDED = sorted(path for path in FOLDER.iterdir() if path.name not in ("README.md", "failures"))

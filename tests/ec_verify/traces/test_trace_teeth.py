@@ -29,7 +29,8 @@ from ec_verify.traces.load import make_run
 from tests.ec_verify.traces.test_trace_walks import schedules
 from tests.ec_verify.traces.traced import Raw, TracedMachine
 
-pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
+# Slow: TLC rejects the traces of a core without one safeguard at a time.
+pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600), pytest.mark.slow]
 
 #: How many traces of schedules in which the fault has made a difference, and in how many
 #: lots of schedules they are looked for.

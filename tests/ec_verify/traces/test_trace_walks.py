@@ -28,7 +28,8 @@ from ec_verify.traces.load import make_run
 from tests import ROOT
 from tests.ec_verify.traces.traced import Raw, Recorded, TracedMachine
 
-pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
+# Slow: TLC replays long random schedules.
+pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600), pytest.mark.slow]
 
 REJECTED = ROOT / "out" / "rejected-traces"
 SCHEDULES = 60
