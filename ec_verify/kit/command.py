@@ -119,7 +119,9 @@ def run(
             if junit is not None:
                 reports.write_junit(name, results, junit)
             if html is not None:
-                reports.write_html(name, results, html)
+                from ec_verify.pictures.from_history import drawing_of_result
+
+                reports.write_html(name, results, html, drawing_of_result)
         document = report(name, results)
         if as_json:
             echo_json(document, indent=None)

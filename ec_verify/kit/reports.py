@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from ec_protocol.errors import ConfigError
 from ec_verify.kit.language.clauses import clauses
 from ec_verify.kit.language.schedule import AREAS
 from ec_verify.kit.runner import Result, Verdict
-from ec_verify.pictures.from_history import story_of_history
-from ec_verify.pictures.page import drawing
 
+#: The sequence diagram of a result of an adapter as SVG, or ``""``.
+Draw = Callable[[Result, str], str]
 _PAGE = Path(__file__).resolve().parent / "page" / "report.html.j2"
 
 
@@ -65,8 +65,14 @@ def _line(result: Result) -> str:
     return " ".join(f"{result.verdict}: {result.detail}".split())
 
 
-def write_html(adapter: str, results: Sequence[Result], path: Path) -> None:
+def write_html(adapter: str, results: Sequence[Result], path: Path, draw: Draw) -> None:
     """Write one self-contained page: totals, verdicts by area, and each case.
+
+    Args:
+        adapter: Its name.
+        results: Of its run.
+        path: The page.
+        draw: Draws what failed.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -85,7 +91,7 @@ def write_html(adapter: str, results: Sequence[Result], path: Path) -> None:
                     "name": area,
                     "total": len(here),
                     "counts": [(str(verdict), counts[verdict]) for verdict in Verdict],
-                    "cases": [_details(result, adapter) for result in here],
+                    "cases": [_details(result, adapter, draw) for result in here],
                 }
             )
     totals = Counter(result.verdict for result in results)
@@ -105,7 +111,7 @@ def write_html(adapter: str, results: Sequence[Result], path: Path) -> None:
         raise ConfigError(f"--html {path}: {exc.strerror}; name a writable file") from exc
 
 
-def _details(result: Result, adapter: str) -> dict[str, Any]:
+def _details(result: Result, adapter: str, draw: Draw) -> dict[str, Any]:
     case = result.case
     failed = result.verdict in (Verdict.FAILED, Verdict.NON_STRICT)
     own = clauses().get(result.clause, "")
@@ -130,7 +136,7 @@ def _details(result: Result, adapter: str) -> dict[str, Any]:
         ],
         "failed_step": _step_number(result.where),
         "setup": json.dumps(msgspec.to_builtins(case.setup)["nodes"], ensure_ascii=False),
-        "diagram": diagram(result, adapter) if failed else "",
+        "diagram": draw(result, adapter) if failed else "",
     }
 
 
@@ -138,15 +144,6 @@ def _step_number(where: str) -> int:
     """The number in ``step 4[0].3 (…)``; 0 if there is none."""
     digits = "".join(c if c.isdigit() else " " for c in where.removeprefix("step "))
     return int(digits.split()[0]) if where.startswith("step ") and digits.split() else 0
-
-
-def diagram(result: Result, adapter: str) -> str:
-    """The sequence diagram of a result as SVG; ``""`` if nothing was done."""
-    if not any(record.get("event") == "step" for record in result.history):
-        return ""
-    outcome = {**result.row(), "invariant": result.invariant, "adapter": adapter}
-    story = story_of_history(msgspec.to_builtins(result.case), result.history, outcome)
-    return drawing(story) if story.steps else ""
 
 
 def _make_folder(path: Path) -> None:

@@ -20,8 +20,9 @@ from ec_protocol.errors import ConfigError
 from ec_verify.kit.adapter import Factory, Unsupported
 from ec_verify.kit.language.clauses import clauses, strictest
 from ec_verify.kit.language.schedule import Case
+from ec_verify.kit.language.times import ScheduleError
 from ec_verify.kit.play.player import play
-from ec_verify.kit.world.checks import CheckFailed, ScheduleError
+from ec_verify.kit.world.checks import CheckFailed
 from ec_verify.kit.world.links import (
     HistoryError,
     ImplementationError,

@@ -17,9 +17,9 @@ import msgspec
 
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.language.schedule import LANGUAGE_VERSION, Case
+from ec_verify.kit.language.times import ScheduleError
 from ec_verify.kit.runner import Result, Verdict, run_case, save_history
 from ec_verify.kit.walks import Step, new_case, walk
-from ec_verify.kit.world.checks import ScheduleError
 from ec_verify.kit.world.links import Link
 
 #: Replays that shortening a walk may take.

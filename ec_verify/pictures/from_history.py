@@ -13,8 +13,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from ec_verify.behaviours.story import Arrow, ArrowKind, Lane, OpenBars, Step, StepKind, Story
 from ec_verify.behaviours.story import Verdict as StoryVerdict
+from ec_verify.kit.runner import Result
+from ec_verify.pictures.page import drawing
 
 Record = Mapping[str, Any]
 
@@ -258,3 +262,12 @@ class _Picture:
 def json_of(step: Mapping[str, Any]) -> str:
     """A step of the schedule in one line."""
     return json.dumps({k: v for k, v in step.items() if k != "note"}, ensure_ascii=False)
+
+
+def drawing_of_result(result: Result, adapter: str) -> str:
+    """The sequence diagram of a result as SVG; ``""`` if nothing was done."""
+    if not any(record.get("event") == "step" for record in result.history):
+        return ""
+    outcome = {**result.row(), "invariant": result.invariant, "adapter": adapter}
+    story = story_of_history(msgspec.to_builtins(result.case), result.history, outcome)
+    return drawing(story) if story.steps else ""

@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ec_verify.kit.world.checks import ScheduleError
-
 #: "Just before" and "just after" a bound, seconds.
 EPS: Final = 0.001
 _TERM: Final = re.compile(r"\s*([+-]?)\s*(?:(\d+(?:\.\d+)?)\s*\*\s*)?([A-Za-z_]\w*|\d+(?:\.\d+)?)")
+
+
+class ScheduleError(Exception):
+    """The schedule cannot be played as written, through no fault of the implementation."""
 
 
 def evaluate(expression: str | float, values: Mapping[str, float]) -> float:

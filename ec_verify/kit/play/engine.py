@@ -7,8 +7,9 @@ from typing import Any
 
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.language import steps
-from ec_verify.kit.language.verbs import plays
-from ec_verify.kit.world.checks import CheckFailed, ScheduleError, compare, violated
+from ec_verify.kit.language.times import ScheduleError
+from ec_verify.kit.play.verbs import plays
+from ec_verify.kit.world.checks import CheckFailed, compare, violated
 from ec_verify.kit.world.nodes import CopyRun, Node
 from ec_verify.kit.world.world import World
 

@@ -9,11 +9,12 @@ from typing import Any
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.language.schedule import Case, parse_step
 from ec_verify.kit.language.steps import Repeat, Try
-from ec_verify.kit.language.verbs import PLAYERS
+from ec_verify.kit.language.times import ScheduleError
 from ec_verify.kit.play import data as play_data
 from ec_verify.kit.play import engine as play_engine
 from ec_verify.kit.play import wire as play_wire
-from ec_verify.kit.world.checks import CheckFailed, ScheduleError
+from ec_verify.kit.play.verbs import PLAYERS
+from ec_verify.kit.world.checks import CheckFailed
 from ec_verify.kit.world.links import Link
 from ec_verify.kit.world.world import World
 

@@ -9,9 +9,10 @@ from typing import Any
 from ec_protocol.tables.files import spec_path
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.language import steps
-from ec_verify.kit.language.verbs import plays
+from ec_verify.kit.language.times import ScheduleError
+from ec_verify.kit.play.verbs import plays
 from ec_verify.kit.world import frames
-from ec_verify.kit.world.checks import CheckFailed, ScheduleError, compare
+from ec_verify.kit.world.checks import CheckFailed, compare
 from ec_verify.kit.world.nodes import Message, Node, Played, identity_of
 from ec_verify.kit.world.world import World
 

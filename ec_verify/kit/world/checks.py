@@ -40,10 +40,6 @@ class CheckFailed(Exception):
         self.step: dict[str, Any] = {}
 
 
-class ScheduleError(Exception):
-    """The schedule cannot be played as written, through no fault of the implementation."""
-
-
 def violated(invariant: str, clause: str, expected: str, seen: str) -> CheckFailed:
     """An invariant that the kit watches by itself is broken."""
     return CheckFailed(expected, seen, clause=clause, level="MUST", invariant=invariant)

@@ -22,9 +22,9 @@ from typing import Any
 from ec_protocol.tables.timing import timer_specs
 from ec_verify.kit.adapter import INTERFACE_VERSION, Unsupported
 from ec_verify.kit.language.schedule import Case
-from ec_verify.kit.language.times import evaluate
+from ec_verify.kit.language.times import ScheduleError, evaluate
 from ec_verify.kit.world import frames
-from ec_verify.kit.world.checks import CheckFailed, ScheduleError, violated
+from ec_verify.kit.world.checks import CheckFailed, violated
 from ec_verify.kit.world.events import take_event
 from ec_verify.kit.world.links import Link, Recorder
 from ec_verify.kit.world.nodes import (

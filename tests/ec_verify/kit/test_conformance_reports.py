@@ -17,6 +17,7 @@ from ec_verify.kit.command import quiet_implementation
 from ec_verify.kit.language.schedule import all_cases, select
 from ec_verify.kit.runner import Result, Verdict, run_case
 from ec_verify.kit.world.links import InProcess
+from ec_verify.pictures.from_history import drawing_of_result
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_junit_names_each_case_and_says_what_failed(results: list[Result], tmp_p
 def test_the_page_is_self_contained_and_shows_every_case(
     results: list[Result], tmp_path: Path
 ) -> None:
-    reports.write_html("<faulty>", results, tmp_path / "report.html")
+    reports.write_html("<faulty>", results, tmp_path / "report.html", drawing_of_result)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "&lt;faulty&gt;" in text
     assert "<faulty>" not in text
@@ -63,7 +64,7 @@ def test_the_page_is_self_contained_and_shows_every_case(
 
 def test_the_failing_step_is_marked(results: list[Result], tmp_path: Path) -> None:
     one = failed(results)[0]
-    reports.write_html("faulty", [one], tmp_path / "report.html")
+    reports.write_html("faulty", [one], tmp_path / "report.html", drawing_of_result)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count('<li class="here">') == 1
 
@@ -78,11 +79,11 @@ def test_the_number_of_a_step(where: str, number: int) -> None:
 
 def test_a_failure_is_drawn_and_nothing_without_steps(results: list[Result]) -> None:
     one = next(r for r in failed(results) if r.invariant == "NoReuseUnderDMA")
-    drawn = reports.diagram(one, "faulty")
+    drawn = drawing_of_result(one, "faulty")
     assert drawn.startswith("<svg")
     assert one.case.id in drawn
     assert "NoReuseUnderDMA" in drawn
-    assert reports.diagram(dataclasses.replace(one, history=[]), "faulty") == ""
+    assert drawing_of_result(dataclasses.replace(one, history=[]), "faulty") == ""
 
 
 def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:

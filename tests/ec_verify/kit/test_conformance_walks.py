@@ -16,9 +16,11 @@ needs("msgspec", "zmq")
 
 from typer.testing import CliRunner
 
+from ec_protocol import Node
 from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.tier.encodings import EncodingTier
 from ec_verify.adapters.ours.adapter import Ours
+from ec_verify.adapters.ours.faulty.registry import FaultyParts
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.command import app
 from ec_verify.kit.language.schedule import load_dir
@@ -42,8 +44,8 @@ class LeakyTier(EncodingTier):
 
 
 class Leaky(Ours):
-    def make_tier(self, blocks: int, block_size: int) -> EncodingTier:
-        return LeakyTier(blocks, block_size)
+    def make_node(self, **settings: Any) -> Node:
+        return Node(**settings, parts=FaultyParts({"tier": LeakyTier}))
 
 
 class Trusting(ConsumerReads):
@@ -57,8 +59,8 @@ class Trusting(ConsumerReads):
 
 
 class WithoutFence(Ours):
-    def make_consumer(self, tier: EncodingTier, **args: Any) -> ConsumerReads:
-        return Trusting(tier, **args)
+    def make_node(self, **settings: Any) -> Node:
+        return Node(**settings, parts=FaultyParts({"consumer": Trusting}))
 
 
 def link(factory: Any) -> Any:
