@@ -138,9 +138,9 @@ class ECConfig:
         # is answered with it. A region of 0 bytes is none.
         if given.get("ec_cpu_bytes") in (None, 0, "0", ""):
             raise ConfigError(
-                f"ec_cpu_bytes={given.get('ec_cpu_bytes')!r}: ec_cpu_bytes is required and must "
-                "be positive; set it in ec_connector_extra_config to the bytes of host memory "
-                "for encodings, for example 1073741824"
+                f"ec_cpu_bytes={given.get('ec_cpu_bytes')!r}: how much host memory encodings may "
+                "take has no default; give a number of bytes above 0 in "
+                "ec_connector_extra_config, for example 1073741824"
             )
         values = {
             key.name: key.parse(key.name, given[key.name]) if key.name in given else key.default
@@ -215,9 +215,9 @@ def _require_peer_to_peer() -> None:
     for module, package in (("zmq", "pyzmq"), ("msgspec", "msgspec")):
         if importlib.util.find_spec(module) is None:
             raise PeerToPeerMissing(
-                f"ec_enable_nixl requires {package}; install the {package} package (or "
-                "ec-connector[nixl], which brings all) or remove ec_enable_nixl from "
-                "ec_connector_extra_config."
+                f"ec_enable_nixl: true, but {package} cannot be imported; install "
+                "ec-connector[nixl], which brings all that reads between servers need, or leave "
+                "ec_enable_nixl out"
             )
 
 

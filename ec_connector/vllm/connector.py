@@ -117,8 +117,8 @@ class ECConnector(ECConnectorBase):
         # A vLLM that has only one runner left does not ask which.
         if not getattr(vllm_config, "use_v2_model_runner", True):
             raise ValueError(
-                f"{type(self).__name__} requires the V2 model runner. "
-                "Set VLLM_USE_V2_MODEL_RUNNER=1."
+                f"{type(self).__name__} works with vLLM's V2 model runner only, and this server "
+                "has V1; start it with VLLM_USE_V2_MODEL_RUNNER=1"
             )
         self._scheduler: _SchedulerHalf | None = None
         self._worker: _WorkerHalf | None = None

@@ -81,7 +81,7 @@ def test_a_wrong_role_is_named(role: Any) -> None:
     [None, {}, {"ec_cpu_bytes": 0}, {"ec_cpu_bytes": None}, {"ec_cpu_bytes": "0"}],
 )
 def test_missing_or_zero_ec_cpu_bytes_is_a_value_error_that_names_it(extra: Any) -> None:
-    with pytest.raises(ValueError, match="ec_cpu_bytes is required and must be positive"):
+    with pytest.raises(ValueError, match=r"ec_cpu_bytes=.* has no default; give a number of bytes above 0"):
         ECConfig.parse(extra, "ec_both")
 
 
@@ -105,7 +105,7 @@ def test_ec_cpu_bytes_may_be_typed_in_these_ways(value: Any) -> None:
 def test_num_blocks_are_whole_blocks() -> None:
     settings = ECConfig.parse({"ec_cpu_bytes": 10_239}, "ec_both")
     assert settings.num_blocks(5120) == 1
-    with pytest.raises(ConfigError, match="ec_cpu_bytes=10239: less than one block of 10240"):
+    with pytest.raises(ConfigError, match=r"ec_cpu_bytes=10239: less than one block of 10240"):
         settings.num_blocks(10240)
     with pytest.raises(ConfigError, match="block_size_bytes=0"):
         settings.num_blocks(0)
@@ -151,7 +151,7 @@ def test_the_other_packages_are_named_as_well(
     installed: set[str], module: str, package: str
 ) -> None:
     installed.remove(module)
-    with pytest.raises(PeerToPeerMissing, match=rf"requires {package}.*ec-connector\[nixl\]"):
+    with pytest.raises(PeerToPeerMissing, match=rf"{package} cannot be.*ec-connector\[nixl\]"):
         parse(ec_enable_nixl=True)
 
 

@@ -25,7 +25,7 @@ class Registry:
 
     def register_connector(self, name: str, module: str, class_name: str) -> None:
         if name in self._registry:
-            raise ValueError(f"Connector '{name}' is already registered.")
+            raise ValueError(f"two connectors called {name!r}")
         self._registry[name] = (module, class_name)
 
 
