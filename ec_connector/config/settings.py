@@ -2,7 +2,7 @@
 """What ``ec_connector_extra_config`` may say, checked before anything starts (EC-12).
 
 The host hands the mapping over as it was typed: numbers may be strings, and nobody
-has looked at the keys. ``config_keys.KEYS`` is the one table of them; the parser, the
+has looked at the keys. ``keys.KEYS`` is the one table of them; the parser, the
 did-you-mean of an unknown key and the reference in the documentation
 (``config_reference``) are made from it. Nothing of the peer-to-peer half is
 imported here, not even to see whether it is there.

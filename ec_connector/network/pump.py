@@ -3,7 +3,7 @@
 
 The engine thread never touches the network: it changes the core under the lock and
 wakes the pump. The pump takes the same lock for one short core call at a time and
-does all I/O outside of it (``pump_io``).
+does all I/O outside of it (``turn``).
 
 It sleeps in ``zmq.Poller`` until something comes, a core timer is due, or it is woken.
 Only while a grant is open or a READ is under way does it spin, gently: NIXL moves

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ec_connector.region import file as region_file
-from ec_connector.region import guard
-from ec_connector.region import opening as region_open
+from ec_connector.region import guard, opening
 from ec_connector.region import shared as region
 from ec_connector.region.errors import RegionError
 from ec_connector.region.shared import SharedRegion, reap_orphans
@@ -52,7 +51,7 @@ def pause_at(moment: str) -> None:
     around(guard, "start_guard", "header_written", "guarded", moment)
     around(region_file, "_link", "before_link", "linked", moment)
     around(region, "populate", "mapped", "populated", moment)
-    around(region_open, "identify", "before_identify", "identified", moment)
+    around(opening, "identify", "before_identify", "identified", moment)
 
 
 def without_tmpfile() -> None:

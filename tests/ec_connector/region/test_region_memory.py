@@ -17,7 +17,7 @@ import pytest
 
 from ec_connector.region import file as region_file
 from ec_connector.region import memory as region_memory
-from ec_connector.region import opening as region_open
+from ec_connector.region import opening
 from ec_connector.region.errors import RegionError, RegionSpaceError
 from ec_connector.region.memory import allocate, check_space, memory_room, populate
 from ec_connector.region.shared import SharedRegion
@@ -75,7 +75,7 @@ def test_a_region_larger_than_the_tmpfs_is_refused_before_any_allocation(
 
 
 def test_a_full_tmpfs_is_refused(small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_open, "_SPACE_GRACE_S", 0.0)
+    monkeypatch.setattr(opening, "_SPACE_GRACE_S", 0.0)
     (small_tmpfs / "filler").write_bytes(bytes(5 * MIB))
     with pytest.raises(RegionSpaceError, match="ec_cpu_bytes") as caught:
         open_region(small_tmpfs, 4 * MIB)
@@ -88,7 +88,7 @@ def test_a_full_tmpfs_is_refused(small_tmpfs: Path, monkeypatch: pytest.MonkeyPa
 def test_a_tmpfs_that_fills_up_during_creation_is_a_typed_error(
     small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(region_open, "check_space", lambda *_: None)
+    monkeypatch.setattr(opening, "check_space", lambda *_: None)
     with pytest.raises(RegionSpaceError, match="ec_cpu_bytes"):
         open_region(small_tmpfs, 16 * MIB)
     assert not list(small_tmpfs.iterdir())
@@ -225,7 +225,7 @@ def test_memory_room_here_is_plausible() -> None:
 
 
 def test_a_memory_limit_is_a_typed_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_open, "_SPACE_GRACE_S", 0.0)
+    monkeypatch.setattr(opening, "_SPACE_GRACE_S", 0.0)
     monkeypatch.setattr(region_memory, "memory_room", lambda: (MIB, "the memory limit of x"))
     with pytest.raises(RegionSpaceError, match=r"ec_cpu_bytes .* the memory limit of x leaves"):
         open_region(folder, 2 * MIB)

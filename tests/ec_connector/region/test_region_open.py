@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ec_connector.region import file as region_file
-from ec_connector.region import opening as region_open
+from ec_connector.region import opening
 from ec_connector.region.errors import (
     RegionBusyError,
     RegionError,
@@ -239,7 +239,7 @@ def test_losing_the_name_at_the_last_moment_joins_the_winner(
     def link(*args: Any) -> bool:
         if not winners:
             monkeypatch.setattr(region_file, "_link", real)
-            turn = region_open.region_file.creation_turn
+            turn = opening.region_file.creation_turn
             with pytest.MonkeyPatch.context() as patch:
                 # as if the other process could not see our turn
                 patch.setattr(
