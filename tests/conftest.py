@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _step = os.environ.pop("EC_STEPS", None), os.environ.pop("EC_STEP", None)
     leftovers.reap()
     config.add_cleanup(leftovers.remove_own)
-    config.add_cleanup(leftovers.Home().remove)
+    # After what multiprocessing itself does at the exit of this process, not of its forks.
+    Finalize(None, leftovers.Home().remove, exitpriority=-200)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

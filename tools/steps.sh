@@ -15,10 +15,10 @@ step() {
 	step_temp=$(mktemp -d "${TMPDIR:-/tmp}/ec-make-$$-$(cut -d' ' -f22 /proc/$$/stat)-XXXXXXXX") ||
 		exit 1
 	export TMPDIR="$step_temp" EC_STEP="$$-$step_start"
-	trap step_ended EXIT
-	# make passes on what its whole group has got already: the second comes too late.
-	trap 'trap "" INT TERM; exit 130' INT
-	trap 'trap "" INT TERM; exit 143' TERM
+	trap 'step_ended $?' EXIT
+	# Also while that runs: make passes on what its whole group has got already.
+	trap 'step_ended 130' INT
+	trap 'step_ended 143' TERM
 	echo "==> $step_name"
 	step_note begin "$step_name"
 }
@@ -30,9 +30,11 @@ step_note() {
 	fi
 }
 
+# step_ended STATUS: the end of this shell, whatever the cause.
 step_ended() {
-	step_status=$?
+	trap '' INT TERM
 	trap - EXIT
+	step_status=$1
 	rm -rf "$step_temp"
 	step_note end "$step_status"
 	step_seconds=$(($(date +%s) - step_start))
@@ -41,6 +43,7 @@ step_ended() {
 	130 | 143) echo "    interrupted after $step_seconds s: $step_name" ;;
 	*) echo "    FAILED after $step_seconds s: $step_name" ;;
 	esac
+	exit "$step_status"
 }
 
 # steps_summary FILE: a table of its steps in the order in which they began.
