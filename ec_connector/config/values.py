@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from ec_connector.config.peers import AllowedPeers
+from ec_protocol.announcements import HOST
 from ec_protocol.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,6 @@ MAX_COUNT: Final = 1 << 24
 MAX_WIDTH: Final = 1 << 20
 #: The kernel's bound for the path of a socket, less a suffix for the rank.
 MAX_IPC_PATH: Final = 95
-HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-\[\]]{1,255}")
 #: What can be bound and not be connected to from elsewhere.
 WILDCARDS: Final = frozenset({"*", "0.0.0.0", "::", "[::]"})
 

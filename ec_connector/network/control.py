@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import re
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from ec_protocol.announcements import HOST
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
@@ -37,7 +37,6 @@ _ACK_HIGH_WATER: Final = 64
 _MAX_NAMES: Final = 256
 #: What is read from one socket before the others get their turn.
 _BURST: Final = 64
-_HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-]{1,255}")
 #: What ZMQ may add to a payload.
 _FRAME_SLACK: Final = 1024
 
@@ -82,7 +81,7 @@ def check_peer(peer: PeerKey) -> None:
         PeerAddressError: Names the part that is wrong.
     """
     host, port = peer
-    if not isinstance(host, str) or not _HOST.fullmatch(host):
+    if not isinstance(host, str) or not HOST.fullmatch(host) or "[" in host or "]" in host:
         raise PeerAddressError(f"peer host {host!r:.80}: expected a host name or an IP address")
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
         raise PeerAddressError(f"peer port {port!r}: expected 1 to 65535")
