@@ -87,6 +87,8 @@ def _kind(param: Any) -> str:
     kind = param.type_descriptor
     if kind.is_choice:
         return "|".join(str(getattr(choice, "value", choice)) for choice in kind.choices)
+    if kind.is_tuple:
+        return " ".join(["TEXT"] * param.nargs)
     shown = str(param.bare_type()).removeprefix("list[").rstrip("]").split()[0]
     return {"int": "N", "float": "N", "str": "TEXT"}.get(shown, shown.upper())
 
