@@ -139,7 +139,7 @@ def main() -> int:
         if text == wanted:
             continue
         if "--check" in sys.argv[1:]:
-            sys.stderr.write(f"{path.relative_to(ROOT)} is stale: run tools/{Path(__file__).name}\n")
+            sys.stderr.write(f"{page}.md is stale: run tools/{Path(__file__).name}\n")
             stale = 1
         else:
             path.write_text(wanted, encoding="utf-8")
