@@ -17,7 +17,6 @@ import typer.main
 
 import ec_connector.cli
 import ec_verify.cli
-from ec_connector.config import settings
 from ec_connector.config.settings import ECConfig
 from tests import ROOT
 from tests.docs.pages import mentioned, program, shown, split
@@ -120,7 +119,7 @@ def test_what_is_only_read_is_right(
     block: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What vLLM's commands need is not asked for here.
-    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     environ: dict[str, str] = {}
     for command in block:
         if command in ONLY_READ:
