@@ -94,7 +94,7 @@ def generate(
 @app.command()
 def diagram(
     lifecycle: Annotated[str | None, typer.Argument(help="One lifecycle; all if left out.")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Fill README.md and docs/.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Fill docs/ and tla/README.md.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Fail if those are stale.")] = False,
 ) -> None:
     """Print state diagrams (mermaid), or fill the documents' marked blocks.

@@ -245,7 +245,7 @@ class Adapter:
         raise Unsupported("compat_hash")
 
     def region(self, *, now: float, action: str, args: Mapping[str, Json]) -> Result:
-        """Real files under ``/dev/shm``; see ``docs/conformance.md``."""
+        """Real files under ``/dev/shm``; see ``docs/conformance/adapter.md``."""
         raise Unsupported("region")
 
 

@@ -35,7 +35,7 @@ def explain(
         bool, typer.Option("--check", help="Check traces against the specification as well.")
     ] = False,
     adapter: Annotated[
-        str, typer.Option(help="What a scenario is played against; see docs/conformance.md.")
+        str, typer.Option(help="What a scenario is played against; see docs/conformance/kit.md.")
     ] = "ours",
     case: Annotated[
         str, typer.Option(metavar="ID", help="Which case of a file that has several.")

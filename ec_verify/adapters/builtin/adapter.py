@@ -233,7 +233,7 @@ class Builtin(BuiltinHost):
         """See ``Adapter.pending``.
 
         With peer-to-peer reads on it wants steps for ever, to poll its sockets; that is told
-        in ``docs/conformance.md`` once, and does not fail every case that ends idle.
+        in ``docs/conformance/vllm-0.32.0.md`` once, and does not fail every case that ends idle.
         """
         if self._p2p:
             return {"pending": self._half._cache.has_held_entries()}

@@ -12,7 +12,7 @@ from ec_verify.kit.adapter import Unsupported
 
 
 class RegionActions(ABC):
-    """Actions of ``docs/conformance.md``: one method ``do_NAME`` each."""
+    """Actions of ``docs/conformance/adapter.md``: one method ``do_NAME`` each."""
 
     def act(self, action: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out an action.

@@ -23,7 +23,7 @@ from ec_protocol.tables.lifecycle import Edge, Lifecycle, load_lifecycles
 from ec_verify.nearest import did_you_mean
 
 #: Documents with marked blocks, relative to the checkout.
-DOCUMENTS: Final = ("README.md", "docs/lifecycles.md")
+DOCUMENTS: Final = ("docs/architecture.md", "docs/verification/lifecycles.md")
 
 _BLOCK = re.compile(
     r"^<!-- (?P<kind>diagram|table):(?P<name>\w+) -->\n"

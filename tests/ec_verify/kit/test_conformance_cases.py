@@ -22,7 +22,7 @@ from ec_verify.kit.runner import Result, Verdict, connector, run_cases
 from ec_verify.kit.world.frames import STATUSES
 from tests.recording import kit
 
-#: What no black box can be asked: a field of the sockets' own PING (docs/conformance.md).
+#: What no black box can be asked: a field of the sockets' own PING (docs/conformance/kit.md).
 OF_THE_SOCKETS = {"heartbeat_ttl_s"}
 #: What our implementation does not have, with the reason.
 NOT_OURS = {"EC-6.2/6": "NIXL confirms no aborts"}
@@ -93,8 +93,8 @@ def test_every_timer_is_tried_just_before_at_and_just_after_its_bound(timer: str
 
 
 def test_the_cases_at_the_bounds_are_those_of_the_document():
-    """docs/conformance.md: timer by timer."""
-    text = (case_dir().parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    """docs/conformance/kit.md: timer by timer."""
+    text = (case_dir().parents[1] / "docs" / "conformance" / "kit.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+_s)` \| (.*) \|$", text, re.MULTILINE)
     assert {timer for timer, _ in rows} == set(timer_specs())
     known = {case.id for case in cases()}

@@ -394,7 +394,8 @@ def test_the_worked_example_ends_as_the_document_says():
     cases = select(all_cases(), ["tier", "save/load"])
     results = run_cases(cases, lambda node: InProcess(TinyAdapter))
     seen = Counter(result.verdict for result in results)
-    text = (case_dir().parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    page = case_dir().parents[1] / "docs" / "conformance" / "adapter.md"
+    text = page.read_text(encoding="utf-8")
     said = f"{seen[Verdict.OK]} OK, {seen[Verdict.UNSUPPORTED]} UNSUPPORTED"
     assert f"Both end with {said}" in " ".join(text.split())
     assert (seen[Verdict.NON_STRICT], seen[Verdict.FAILED]) == (1, 0)

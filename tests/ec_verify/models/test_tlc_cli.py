@@ -242,14 +242,15 @@ def test_diagram():
 
 def test_stale_and_broken_documents(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "checkout_dir", lambda: tmp_path)
-    readme = tmp_path / "README.md"
-    readme.write_text("<!-- diagram:peer -->\n<!-- /diagram -->\n")
+    page = tmp_path / "docs" / "architecture.md"
+    page.parent.mkdir()
+    page.write_text("<!-- diagram:peer -->\n<!-- /diagram -->\n")
     done = RUN.invoke(cli.app, ["diagram", "--check"])
     assert done.exit_code == 1
     assert "run ec-protocol diagram --write" in done.stderr
     assert "wrote" in RUN.invoke(cli.app, ["diagram", "--write"]).stdout
     assert RUN.invoke(cli.app, ["diagram", "--check"]).exit_code == 0
-    readme.write_text("<!-- diagram:nobody -->\n<!-- /diagram -->\n")
+    page.write_text("<!-- diagram:nobody -->\n<!-- /diagram -->\n")
     done = RUN.invoke(cli.app, ["diagram", "--check"])
     assert done.exit_code == 1
     assert "no such lifecycle" in done.stderr

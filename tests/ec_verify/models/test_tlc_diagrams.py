@@ -15,7 +15,7 @@ def test_documents_are_current():
 
 
 def test_the_page_has_every_lifecycle():
-    page = (ROOT / "docs" / "lifecycles.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "verification" / "lifecycles.md").read_text(encoding="utf-8")
     for name in load_lifecycles():
         assert f"<!-- diagram:{name} -->\n```mermaid" in page
         assert f"<!-- table:{name} -->\n\n| state" in page
@@ -73,10 +73,12 @@ def test_marks_that_cannot_be_filled(text, message):
 
 
 def test_writing_a_checkout(tmp_path):
-    (tmp_path / "README.md").write_text("<!-- diagram:peer -->\n<!-- /diagram -->\n")
-    assert diagrams.stale(tmp_path) == [tmp_path / "README.md"]
-    assert diagrams.write(tmp_path) == [tmp_path / "README.md"]
+    page = tmp_path / "docs" / "architecture.md"
+    page.parent.mkdir()
+    page.write_text("<!-- diagram:peer -->\n<!-- /diagram -->\n")
+    assert diagrams.stale(tmp_path) == [page]
+    assert diagrams.write(tmp_path) == [page]
     assert diagrams.write(tmp_path) == []
-    (tmp_path / "README.md").write_text("<!-- diagram:nobody -->\n<!-- /diagram -->\n")
-    with pytest.raises(diagrams.DiagramError, match=r"README\.md: <!-- diagram:nobody"):
+    page.write_text("<!-- diagram:nobody -->\n<!-- /diagram -->\n")
+    with pytest.raises(diagrams.DiagramError, match=r"architecture\.md: <!-- diagram:nobody"):
         diagrams.stale(tmp_path)

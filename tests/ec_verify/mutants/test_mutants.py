@@ -22,7 +22,9 @@ from ec_verify.mutants.explanations import load_explanations, reason_for
 from ec_verify.mutants.models import BATTERIES, REACHES
 from ec_verify.mutants.operators import ACTIONS, OPERATORS, QUICK, TIMING, all_mutants, edge_name
 from ec_verify.mutants.safeguards import constants, safeguards
+from tests import ROOT
 
+PAGE = ROOT / "docs" / "verification" / "mutants.md"
 MUTANTS = all_mutants()
 TABLES = load_lifecycles()
 
@@ -177,8 +179,8 @@ VARIABLES
     assert constants("CONSTANTS\n    Enc,   \\* Encodings.\n") == []
 
 
-def test_the_readme_counts_what_there_is():
-    text = (tla_dir() / "README.md").read_text(encoding="utf-8").partition("## Mutants\n")[2]
+def test_the_page_counts_what_there_is():
+    text = PAGE.read_text(encoding="utf-8")
     counted = {}
     for names, counts in re.findall(
         r"^\| ((?:`[a-z-]+`(?:, )?)+) \| [^|]* \| ([\d, ]+) \|$", text, re.M
@@ -190,12 +192,12 @@ def test_the_readme_counts_what_there_is():
     assert f"{quick} mutants" in text
 
 
-def test_the_readme_tells_what_became_of_them():
+def test_the_page_tells_what_became_of_them():
     """What is explained is a survivor: a reason for another one fails a run."""
     reasons = load_explanations(tla_dir())["models"]
     made = Counter(m.lifecycle for m in MUTANTS)
     explained = Counter(m.lifecycle for m in MUTANTS if reason_for(reasons, m) is not None)
-    text = (tla_dir() / "README.md").read_text(encoding="utf-8").partition("## Mutants\n")[2]
+    text = PAGE.read_text(encoding="utf-8")
     rows = [*((f"`{n}`", n) for n in made if n != TIMING), ("timers", TIMING)]
     for shown, name in rows:
         killed = made[name] - explained[name]
