@@ -90,6 +90,8 @@ def test_a_step_that_is_interrupted(
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Whoever runs the tests in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert child.stdout is not None
     assert "up\n" in iter(child.stdout.readline, "")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real TLC runs of small models: every kind of result, and how runs are ended."""
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -157,7 +158,13 @@ def test_runs_of_a_long_kind_use_the_other_collector(folder):
 
 
 def java_children():
-    return [p for p in psutil.Process().children(recursive=True) if "tlc2.TLC" in p.cmdline()]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        # One that has just ended has no command line any more.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "tlc2.TLC" in process.cmdline():
+                found.append(process)
+    return found
 
 
 def wait_until(condition, seconds=30.0):
