@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -181,3 +182,28 @@ def test_facts_of_the_seeds_are_told(text):
         "engine_id",
     ):
         assert fact in text, fact
+
+
+def messages() -> str:
+    """Every piece of text in the connector's source, adjacent literals joined."""
+    texts: list[str] = []
+    for package in ("ec_connector", "ec_protocol"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (p.value for p in node.values if isinstance(p, ast.Constant))
+                    texts.append("\n".join(map(str, parts)))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.append(node.value)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("read", [english, korean], ids=["en", "ko"])
+def test_a_server_that_does_not_start_prints_what_the_page_looks_for(read):
+    """Somebody pastes the message into the page's search; a reworded one is not found."""
+    table = read("guide/troubleshooting").split("\n|---|---|\n")[1].split("\n\n")[0]
+    quoted = [q for row in table.splitlines() for q in re.findall("`([^`]+)`", row.split("|")[1])]
+    assert len(quoted) >= 10, quoted
+    source = messages()
+    pieces = [piece.strip() for quote in quoted for piece in quote.split("…")]
+    assert [piece for piece in pieces if piece not in source] == []
