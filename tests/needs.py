@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -68,11 +67,6 @@ def optional(is_so: bool, what: str) -> None:
     """What no installation brings, as hardware or a right, or a larger session; never required."""
     if not is_so:
         _skip(what)
-
-
-def shm() -> None:
-    """A tmpfs for regions."""
-    that(Path("/dev/shm").is_dir(), "/dev/shm is missing")
 
 
 def check(item: pytest.Item) -> None:
