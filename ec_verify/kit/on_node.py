@@ -142,7 +142,7 @@ class OnNode(Adapter, Generic[AnyShell]):
         """See ``Adapter.available``."""
         self.tick(now=now)
         states = set()
-        for item in self._items(request) if self.node.loads else ():
+        for item in self._items(request):
             state = self.node.want(item, request["params"], request["id"], now)
             lost = state == "failed" and not item.has_media
             states.add("lost" if lost else state)

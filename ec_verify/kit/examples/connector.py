@@ -43,12 +43,12 @@ class Connector:
     Args:
         node: The protocol's state, made with ``Peering``.
         region: The memory of its blocks.
-        host: Address of this host, as others reach it.
+        address: Where to listen for requests, as others reach it; port 0 is any.
     """
 
     # [serve]
-    def __init__(self, node: Node, region: bytearray, host: str = "127.0.0.1") -> None:
-        self.node, self.region, self.host = node, memoryview(region), host
+    def __init__(self, node: Node, region: bytearray, address: PeerKey = ("127.0.0.1", 0)) -> None:
+        self.node, self.region, self.host = node, memoryview(region), address[0]
         self.clock = time.monotonic
         self.selector = DefaultSelector()
         self.control: dict[PeerKey, Wire] = {}
@@ -56,8 +56,8 @@ class Connector:
         self.address: PeerKey | None = None
         if node.grants is not None:
             self.base = node.grants.base_addr
-            self.address = self.listen(self.serve_control)
-            _, port = self.listen(self.serve_data)
+            self.address = self.listen(self.serve_control, address[1])
+            _, port = self.listen(self.serve_data, 0)
             # Names this very process: what was granted by the one before finds nobody.
             self.agent = f"{node.grants.incarnation}:{port}".encode()
             node.offer(self.agent)
@@ -182,9 +182,9 @@ class Connector:
         self.node.stop_serving(self.clock())
 
     # [sockets]
-    def listen(self, serve: Callable[[Wire, bytes], None]) -> PeerKey:
+    def listen(self, serve: Callable[[Wire, bytes], None], port: int) -> PeerKey:
         """Where ``serve`` is reached from now on."""
-        return sockets.listen(self.selector, self.host, serve)
+        return sockets.listen(self.selector, (self.host, port), serve)
 
     def dial(self, address: PeerKey) -> Wire:
         """A connection, which is being made."""

@@ -44,8 +44,8 @@ class UnderKit(Connector):
             self.made.pop(0).opened()
             self.carry_out()
 
-    def listen(self, serve: Callable[..., None]) -> PeerKey:
-        return self.host, 0
+    def listen(self, serve: Callable[..., None], port: int) -> PeerKey:
+        return self.host, port
 
     def dial(self, address: PeerKey) -> KitWire:
         self.emit("connect", peer=address)

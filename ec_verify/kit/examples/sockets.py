@@ -123,18 +123,20 @@ def nothing() -> None:
     """Nobody wants to know."""
 
 
-def listen(selector: BaseSelector, host: str, serve: Callable[[Wire, bytes], None]) -> Address:
+def listen(
+    selector: BaseSelector, address: Address, serve: Callable[[Wire, bytes], None]
+) -> Address:
     """Accept connections: ``serve`` gets each, and a name for its other end."""
-    listener = socket.create_server((host, 0))
+    listener = socket.create_server(address)
     listener.setblocking(False)
 
     def accept(_: int) -> None:
         with contextlib.suppress(OSError):  # who knocked is gone already
-            sock, address = listener.accept()
-            serve(Wire(selector, sock, served=True), repr(address).encode())
+            sock, other_end = listener.accept()
+            serve(Wire(selector, sock, served=True), repr(other_end).encode())
 
     selector.register(listener, EVENT_READ, accept)
-    return host, listener.getsockname()[1]
+    return address[0], listener.getsockname()[1]
 
 
 def dial(selector: BaseSelector, address: Address, interval_s: float, timeout_s: float) -> Wire:

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector of ``docs/build-a-connector.md``: in two processes, and under the kit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+from tests.needs import needs
+
+needs("msgspec")
+
+import msgspec
+
+from ec_protocol.p2p import wire as messages
+from ec_verify.kit.examples.connector import Connector, load, save
+from tests.ec_protocol.plain import connector, content, item
+
+pytestmark = pytest.mark.timeout(100)
+
+#: Nothing here takes long; what does is a failure.
+LONGEST_S = 30.0
+#: More than all socket buffers between two processes can hold.
+LARGE = 32 << 10
+
+
+class Producer:
+    """A producer in a process of its own."""
+
+    def __init__(self, *rows: int, port: int = 0) -> None:
+        words = [sys.executable, "-m", "tests.ec_protocol.plain", str(port), *map(str, rows)]
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.announced: dict[str, Any] = self.hear()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def open_grants(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write("?\n")
+        self.process.stdin.flush()
+        return int(self.hear())
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> int:
+        self.process.communicate(timeout=LONGEST_S)
+        return self.process.returncode
+
+
+def descriptors() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing itself
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+    return {name for name in found if not name.endswith(".ndjson")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert descriptors() - before == set()
+    with contextlib.suppress(ChildProcessError):
+        assert os.waitpid(-1, os.WNOHANG) == (0, 0), "a child was not waited for"
+
+
+@contextlib.contextmanager
+def producer(*rows: int, port: int = 0) -> Iterator[Producer]:
+    made = Producer(*rows, port=port)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
+def here(role: Any, blocks: int, **kw: Any) -> Iterator[Connector]:
+    made = connector(role, blocks, **kw)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def turn_until(done: Callable[[], bool], *connectors: Connector) -> None:
+    deadline = time.monotonic() + LONGEST_S
+    while not done():
+        assert time.monotonic() < deadline, "waited too long"
+        for one in connectors:
+            one.turn(0.01)
+
+
+def all_free(consumer: Connector) -> bool:
+    """Nothing is under way, and every block is an encoding's or free."""
+    tier = consumer.node.tier
+    tier.check()
+    return not (consumer.reads or tier.quarantined_blocks or tier.retired_blocks)
+
+
+def begun(consumer: Connector, request: str, announced: object, rows: int) -> None:
+    """The READ for a request has written its first bytes and is not over."""
+
+    def writing() -> bool:
+        state = consumer.node.want(item(rows), announced, request, consumer.clock())
+        assert state == "pending"
+        return any(consumer.region[:16])
+
+    turn_until(writing, consumer)
+    assert consumer.reads
+
+
+# ------------------------------------------------------------------ two processes
+def test_encodings_move_between_two_processes_bit_for_bit():
+    rows = (1, 3, 4, 5, 64, 1000)
+    with producer(*rows) as p, here("consumer", 400) as consumer:
+        for n in rows:
+            assert load(consumer, item(n), p.announced, f"r{n}") == content(item(n))
+        assert p.open_grants() == 0
+        # What is here is not asked for again.
+        assert load(consumer, item(64), None, "again") == content(item(64))
+        assert consumer.node.reads.counters["reads_done"] == len(rows)
+        assert all_free(consumer)
+
+
+def test_the_producer_is_killed_in_the_middle_of_a_transfer():
+    with here("consumer", 8 << 10) as consumer:
+        first = Producer(LARGE)
+        port = first.announced[item(LARGE).mm_hash]["peer_port"]
+        begun(consumer, "r", first.announced, LARGE)
+        first.kill()
+        first.close()
+        # The request falls back, long before a timer would let it.
+        began = time.monotonic()
+        assert load(consumer, item(LARGE), first.announced, "r") is None
+        turn_until(lambda: all_free(consumer), consumer)
+        assert time.monotonic() - began < consumer.node.timing.ack_timeout_s
+        assert consumer.node.tier.free_blocks == 8 << 10
+        assert consumer.node.reads.counters["quarantine_ended_endpoint_closed"] == 1
+        assert consumer.node.reads.idle
+        # Another process at the same address, once that is tried again.
+        with producer(2, 7, LARGE, port=port) as second:
+            requests = iter(range(1000))
+            got: list[bytes] = []
+
+            def fetched() -> bool:
+                encoding = load(consumer, item(7), second.announced, f"s{next(requests)}")
+                got.extend([encoding] if encoding else [])
+                return bool(got)
+
+            turn_until(fetched, consumer)
+            assert got == [content(item(7))]
+            assert load(consumer, item(LARGE), second.announced, "t") == content(item(LARGE))
+            assert second.open_grants() == 0
+
+
+def test_a_consumer_that_is_gone_costs_the_producer_nothing():
+    with producer(LARGE, 3) as p:
+        with here("consumer", 8 << 10) as consumer:
+            begun(consumer, "r", p.announced, LARGE)
+        with here("consumer", 8) as other:
+            assert load(other, item(3), p.announced, "r") == content(item(3))
+
+
+# ------------------------------------------------------------- what a shell must do
+@pytest.fixture
+def both() -> Iterator[tuple[Connector, Connector, dict[str, Any]]]:
+    with here("producer", 8 << 10) as serving, here("consumer", 8 << 10) as reading:
+        yield serving, reading, save(serving, item(LARGE), content(item(LARGE)))
+
+
+def shift(one: Connector, seconds: float) -> None:
+    """Its clock goes on, as if the process had stood still."""
+    before = one.clock
+    one.clock = lambda: before() + seconds
+
+
+def test_a_read_is_posted_only_if_it_still_may_be_when_there_is_a_connection(both):
+    serving, reading, announced = both
+    node = reading.node
+    node.want(item(LARGE), announced, "r", reading.clock())
+    prepared: list[Any] = []
+    dial = reading.dial_data
+    reading.dial_data = lambda *to: prepared.append(dial(*to)) or prepared[-1]
+    turn_until(lambda: bool(prepared), reading, serving)
+    # There is no connection yet, and by then nothing of the lease is left.
+    shift(reading, node.timing.lease_s)
+    turn_until(lambda: node.reads.counters["fence_closed"] == 1, reading, serving)
+    assert not any(reading.region)
+    turn_until(lambda: serving.node.grants.open_grants == 0, reading, serving)
+
+
+def test_nothing_is_served_before_the_last_byte(both):
+    serving, reading, announced = both
+    turned = 0
+
+    def ready() -> bool:
+        nonlocal turned
+        turned += 1
+        state = reading.node.want(item(LARGE), announced, "r", reading.clock())
+        if state == "ready":
+            return True
+        assert not reading.node.promise(item(LARGE).mm_hash)
+        return False
+
+    turn_until(ready, reading, serving)
+    assert turned > 10
+    assert reading.node.promise(item(LARGE).mm_hash)
+    assert load(reading, item(LARGE), announced, "r") == content(item(LARGE))
+
+
+def test_a_read_that_stands_still_gives_its_blocks_back(both):
+    serving, reading, announced = both
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    turn_until(lambda: any(reading.region[:16]), reading, serving)
+    shift(reading, reading.node.timing.read_timeout_s)
+    assert load(reading, item(LARGE), announced, "r") is None
+    assert all_free(reading)
+    assert reading.node.tier.free_blocks == 8 << 10
+    assert reading.node.reads.counters["read_timeouts"] == 1
+
+
+def test_the_orderly_end_proves_every_read(both):
+    serving, reading, announced = both
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    turn_until(lambda: any(reading.region[:16]), reading, serving)
+    reading.close()
+    assert all_free(reading)
+    assert reading.node.tier.free_blocks == 8 << 10
+
+
+# ---------------------------------------------------------------- who means no good
+def ask(port: int, *parts: bytes) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=LONGEST_S)
+    sock.sendall(b"".join(parts))
+    return sock
+
+
+def frame(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def closed(serving: Connector, sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    got = [b"?"]
+
+    def ended() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                got.append(sock.recv(1 << 20))
+            except ConnectionError:
+                got.append(b"")
+        return got[-1] == b""
+
+    turn_until(ended, serving)
+    sock.close()
+    return got == [b"?", b""]
+
+
+BASE = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xc1",
+        b"x" * 100,
+        msgspec.msgpack.encode((b"AGENT", b"n")),
+        msgspec.msgpack.encode((b"", b"n", ((BASE, 64),))),
+        msgspec.msgpack.encode((b"producer-of-before:1", b"n", ((BASE, 64),))),
+        msgspec.msgpack.encode((b"AGENT", b"n", ((BASE - 1, 64),))),
+        msgspec.msgpack.encode((b"AGENT", b"n", ((BASE, 64), (BASE, 1 << 40)))),
+        msgspec.msgpack.encode((b"AGENT", b"n", ((BASE, -1),))),
+        msgspec.msgpack.encode((b"AGENT", b"n", ((1 << 63, 1),))),
+    ],
+    ids=repr,
+)
+def test_a_read_of_what_is_not_ours_gets_nothing(payload: bytes):
+    with here("producer", 4) as serving:
+        port = int(serving.agent.rpartition(b":")[2])
+        length = len(serving.agent)
+        mark = b"\xc4\x05AGENT"
+        payload = payload.replace(mark, b"\xc4" + bytes([length]) + serving.agent)
+        assert closed(serving, ask(port, frame(payload)))
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\0\0\0\0", b"\xff\xff\xff\xff", (messages.MAX_REQUEST_BYTES + 1).to_bytes(4, "big")]
+)
+def test_a_message_of_no_length_or_too_much_ends_the_connection(sent: bytes):
+    with here("producer", 4) as serving:
+        assert closed(serving, ask(serving.address[1], sent))
+
+
+def test_what_is_no_request_is_counted_and_the_next_one_is_answered():
+    with here("producer", 4) as serving, here("consumer", 4) as reading:
+        announced = save(serving, item(3), content(item(3)))
+        sock = ask(serving.address[1], frame(b"\xc1"))
+        counters = serving.node.grants.counters
+        turn_until(lambda: counters["malformed_frames"] == 1, serving)
+        sock.close()
+        reading.node.want(item(3), announced, "r", reading.clock())
+        turn_until(lambda: reading.node.tier.get(item(3).mm_hash).servable, reading, serving)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "a" * 200, "[::1]"])
+def test_a_producer_that_is_not_there_lets_the_request_fall_back(host: str):
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    with here("consumer", 4) as reading:
+        address = {"peer_host": host, "peer_port": port, "size_bytes": item(3).nbytes}
+        assert load(reading, item(3), {item(3).mm_hash: address}, "r") is None
+        assert reading.node.reads.counters["peers_lost"] == 1
