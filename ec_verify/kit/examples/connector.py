@@ -46,7 +46,6 @@ class Connector:
         address: Where to listen for requests, as others reach it; port 0 is any.
     """
 
-    # [serve]
     def __init__(self, node: Node, region: bytearray, address: PeerKey = ("127.0.0.1", 0)) -> None:
         self.node, self.region, self.host = node, memoryview(region), address[0]
         self.clock = time.monotonic
@@ -93,7 +92,7 @@ class Connector:
         wire.sent = lambda: self.node.notice(notice, self.clock())
         return wire.send(*(self.region[at : at + size] for at, size in here))
 
-    # [read]
+    # -------------------------------------------------------------------- reading
     def do(self, command: Command) -> None:
         """Carry out one command of the node."""
         match command:
@@ -157,7 +156,7 @@ class Connector:
         self.reads.pop(attempt).close()
         self.node.proven([attempt], self.clock())
 
-    # [turn]
+    # ------------------------------------------------------------------- one turn
     def turn(self, longest_s: float = 1.0) -> None:
         """Wait until something is to be done, for ``longest_s`` at most, and do it."""
         self.carry_out()
@@ -181,7 +180,7 @@ class Connector:
         sockets.close_all(self.selector)
         self.node.stop_serving(self.clock())
 
-    # [sockets]
+    # -------------------------------------------------------------------- sockets
     def listen(self, serve: Callable[[Wire, bytes], None], port: int) -> PeerKey:
         """Where ``serve`` is reached from now on."""
         return sockets.listen(self.selector, (self.host, port), serve)
@@ -198,7 +197,6 @@ class Connector:
         return self.dial((peer[0], int(port) if port.isdigit() and len(port) < 6 else 0))
 
 
-# [engine]
 def save(connector: Connector, item: Item, encoding: bytes) -> dict[str, Any]:
     """A step that has encoded ``item``: keep it, and say what others are to be told."""
     node, rest = connector.node, encoding

@@ -164,8 +164,8 @@ def dial(selector: BaseSelector, address: Address, interval_s: float, timeout_s:
 
 
 def close_all(selector: BaseSelector) -> None:
-    """Close what the selector knows, and the selector."""
-    for key in list(selector.get_map().values()):
+    """Close what the selector knows, and the selector. May be called twice."""
+    for key in list((selector.get_map() or {}).values()):
         if isinstance(key.fileobj, socket.socket):
             key.fileobj.close()
     selector.close()
