@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import time
 from itertools import count
 from os import getpid
 from selectors import EVENT_READ
@@ -53,9 +52,11 @@ def connector(role: Any, blocks: int, port: int = 0, timing: Timing = TIMING) ->
             incarnation=name,
             base_addr=1 << 20,
         ),
-        trace=recorded(name, time.monotonic),
+        # By the connector's own clock, which a test may put forward.
+        trace=recorded(name, lambda: made.clock()),
     )
-    return Connector(node, bytearray(blocks * BLOCK), ("127.0.0.1", port))
+    made = Connector(node, bytearray(blocks * BLOCK), ("127.0.0.1", port))
+    return made
 
 
 def main() -> None:

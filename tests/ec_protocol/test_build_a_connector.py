@@ -150,7 +150,7 @@ def test_the_producer_is_killed_in_the_middle_of_a_transfer():
         began = time.monotonic()
         assert load(consumer, item(LARGE), first.announced, "r") is None
         turn_until(lambda: all_free(consumer), consumer)
-        assert time.monotonic() - began < consumer.node.timing.ack_timeout_s
+        assert time.monotonic() - began < consumer.node.timing.read_timeout_s
         assert consumer.node.tier.free_blocks == 8 << 10
         assert consumer.node.reads.counters["quarantine_ended_endpoint_closed"] == 1
         assert consumer.node.reads.idle
@@ -236,6 +236,32 @@ def test_a_read_that_stands_still_gives_its_blocks_back(both):
     assert reading.node.reads.counters["read_timeouts"] == 1
 
 
+def test_a_grant_stands_until_the_last_byte_has_left(both):
+    serving, reading, announced = both
+    grants, region = serving.node.grants, serving.region
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    turn_until(lambda: any(reading.region[:16]), reading, serving)
+    # The reader takes nothing: what the sockets hold is all that can leave.
+    for _ in range(100):
+        serving.turn(0.0)
+    assert grants.open_grants == 1
+    turn_until(lambda: grants.open_grants == 0, reading, serving)
+    # Whatever is still on its way is not in the region any more.
+    region[:] = bytes(len(region))
+    assert load(reading, item(LARGE), announced, "r") == content(item(LARGE))
+
+
+def test_a_turn_ends_when_the_next_timer_runs_out(both):
+    _, reading, announced = both
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    reading.turn(0.0)
+    shift(reading, reading.node.timing.ack_timeout_s - 0.05)
+    began = time.monotonic()
+    while reading.node.want(item(LARGE), announced, "r", reading.clock()) == "pending":
+        reading.turn(LONGEST_S)
+    assert time.monotonic() - began < LONGEST_S / 2
+
+
 def test_the_orderly_end_proves_every_read(both):
     serving, reading, announced = both
     reading.node.want(item(LARGE), announced, "r", reading.clock())
@@ -317,6 +343,50 @@ def test_what_is_no_request_is_counted_and_the_next_one_is_answered():
         sock.close()
         reading.node.want(item(3), announced, "r", reading.clock())
         turn_until(lambda: reading.node.tier.get(item(3).mm_hash).servable, reading, serving)
+
+
+def test_who_does_not_take_his_answers_is_not_listened_to():
+    with here("producer", 4) as serving:
+        save(serving, item(3), content(item(3)))
+        request = messages.XferReq(
+            mm_hash=item(3).mm_hash,
+            compatibility_hash=serving.node.grants.compat_hash,
+            session_id="s",
+            attempt_id=1,
+        )
+        many = 1000 * frame(messages.encode(request))
+        answered = serving.node.grants.counters
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(serving.address)
+            sock.setblocking(False)
+            rest, before, still = many, 0, 0
+            # Nothing is read back, so in the end nothing more is answered.
+            while still < 100:
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[sock.send(rest) :] or many
+                serving.turn(0.0)
+                now = answered["duplicate_requests"]
+                before, still = now, still + 1 if now == before else 0
+            wires = [key.data for key in serving.selector.get_map().values()]
+            waiting = [len(one.__self__._out) for one in wires if hasattr(one, "__self__")]
+            # One answer, or what is left of it.
+            assert waiting in ([1], [2])
+        assert answered["duplicate_requests"] > 10
+
+
+def test_heartbeats_are_those_of_the_timers():
+    with socket.create_server(("127.0.0.1", 0)) as there, here("consumer", 4) as reading:
+        reading.dial(there.getsockname())
+        (key,) = reading.selector.get_map().values()
+        timing = reading.node.timing
+
+        def option(number: int) -> int:
+            return key.fileobj.getsockopt(socket.IPPROTO_TCP, number)
+
+        assert key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert option(socket.TCP_KEEPIDLE) == max(1, int(timing.heartbeat_interval_s))
+        assert option(socket.TCP_USER_TIMEOUT) == int(1000 * timing.heartbeat_timeout_s)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a" * 200, "[::1]"])
