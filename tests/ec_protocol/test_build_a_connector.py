@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 import pytest
@@ -204,6 +205,8 @@ def test_a_read_is_posted_only_if_it_still_may_be_when_there_is_a_connection(bot
     turn_until(lambda: node.reads.counters["fence_closed"] == 1, reading, serving)
     assert not any(reading.region)
     turn_until(lambda: serving.node.grants.open_grants == 0, reading, serving)
+    # What brought the notice is closed, and so is by now what nobody asked over.
+    turn_until(lambda: len(reading.selector.get_map()) == 0, reading, serving)
 
 
 def test_nothing_is_served_before_the_last_byte(both):
@@ -234,6 +237,8 @@ def test_a_read_that_stands_still_gives_its_blocks_back(both):
     assert all_free(reading)
     assert reading.node.tier.free_blocks == 8 << 10
     assert reading.node.reads.counters["read_timeouts"] == 1
+    # The proof is true: nothing is left through which the producer could write.
+    assert len(reading.selector.get_map()) == 1
 
 
 def test_a_grant_stands_until_the_last_byte_has_left(both):
@@ -260,6 +265,41 @@ def test_a_turn_ends_when_the_next_timer_runs_out(both):
     while reading.node.want(item(LARGE), announced, "r", reading.clock()) == "pending":
         reading.turn(LONGEST_S)
     assert time.monotonic() - began < LONGEST_S / 2
+
+
+def test_a_data_plane_that_is_not_there_lets_the_request_fall_back(both):
+    serving, reading, announced = both
+    serving.node.offer(b"nonsense")
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    counters = reading.node.reads.counters
+    turn_until(lambda: counters["post_failed"] == 1, reading, serving)
+    assert load(reading, item(LARGE), announced, "r") is None
+
+
+def test_a_connection_that_is_made_is_told_before_anybody_answers(both):
+    _, reading, announced = both
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    peers = reading.node.reads.peers
+    turn_until(lambda: [peer.state for peer in peers.usable()] == ["live"], reading)
+
+
+def test_a_peer_that_nobody_asks_any_more_is_disconnected(both):
+    serving, reading, announced = both
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    turn_until(lambda: reading.node.reads.idle, reading, serving)
+    assert len(reading.selector.get_map()) == 1
+    shift(reading, 100 * reading.node.timing.heartbeat_ttl_s)
+    turn_until(lambda: len(reading.selector.get_map()) == 0, reading)
+    # Two who listen are left.
+    turn_until(lambda: len(serving.selector.get_map()) == 2, serving)
+
+
+def test_the_orderly_end_ends_every_grant(both):
+    serving, reading, announced = both
+    reading.node.want(item(LARGE), announced, "r", reading.clock())
+    turn_until(lambda: serving.node.grants.open_grants == 1, reading, serving)
+    serving.close()
+    assert serving.node.grants.open_grants == 0
 
 
 def test_the_orderly_end_proves_every_read(both):
@@ -345,6 +385,31 @@ def test_what_is_no_request_is_counted_and_the_next_one_is_answered():
         turn_until(lambda: reading.node.tier.get(item(3).mm_hash).servable, reading, serving)
 
 
+def test_what_is_no_answer_is_counted():
+    with socket.create_server(("127.0.0.1", 0)) as there, here("consumer", 4) as reading:
+        address = {"peer_host": "127.0.0.1", "peer_port": there.getsockname()[1]}
+        announced = {item(3).mm_hash: {**address, "size_bytes": item(3).nbytes}}
+        reading.node.want(item(3), announced, "r", reading.clock())
+        reading.turn(0.01)
+        sock, _ = there.accept()
+        with sock:
+            sock.sendall(frame(b"\xc1"))
+            counters = reading.node.reads.counters
+            turn_until(lambda: counters["malformed_frames"] == 1, reading)
+
+
+def test_a_connection_that_another_one_closed_says_nothing_more():
+    said: list[str] = []
+    with here("consumer", 4) as reading, socket.create_server(("127.0.0.1", 0)) as there:
+        wire = reading.dial(there.getsockname())
+        (key,) = reading.selector.get_map().values()
+        wire.opened = wire.ended = lambda: said.append("something")
+        wire.close()
+        key.data(EVENT_WRITE)
+        key.data(EVENT_READ)
+    assert said == []
+
+
 def test_who_does_not_take_his_answers_is_not_listened_to():
     with here("producer", 4) as serving:
         save(serving, item(3), content(item(3)))
@@ -397,3 +462,6 @@ def test_a_producer_that_is_not_there_lets_the_request_fall_back(host: str):
         address = {"peer_host": host, "peer_port": port, "size_bytes": item(3).nbytes}
         assert load(reading, item(3), {item(3).mm_hash: address}, "r") is None
         assert reading.node.reads.counters["peers_lost"] == 1
+        # The first request is over and forgotten: this one is asked about anew.
+        assert load(reading, item(3), {item(3).mm_hash: address}, "r") is None
+        assert reading.node.reads.counters["peer_cooling"] == 1
