@@ -47,6 +47,7 @@ BUILDERS = {
     ("tests.ec_connector.node_driver", "Producer"),
     ("tests.ec_connector.network.pair", "Node"),
     ("tests.ec_protocol.linked", "Pair"),
+    ("tests.ec_protocol.plain", "connector"),
     ("tests.ec_protocol.sim", "Node"),
     ("tests.ec_protocol.test_stateful", "ConnectorMachine"),
     ("tests.ec_verify.traces.traced", "Recorded"),

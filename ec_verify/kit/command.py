@@ -31,7 +31,9 @@ _Ids = Annotated[
     list[str] | None,
     typer.Argument(help="Case ids, clauses (EC-5.3), tags (F1) or areas; all if left out."),
 ]
-_Adapter = Annotated[str | None, typer.Option("--adapter", help="ours, vllm, or module:factory.")]
+_Adapter = Annotated[
+    str | None, typer.Option("--adapter", help="ours, node, vllm, or module:factory.")
+]
 _AdapterCmd = Annotated[
     str | None, typer.Option("--adapter-cmd", help="A command that speaks JSON lines.")
 ]

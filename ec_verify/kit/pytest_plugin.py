@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options; without an adapter the plugin does nothing."""
     group = parser.getgroup("ec-conformance", "encoder-cache conformance cases")
-    group.addoption("--ec-adapter", metavar="NAME", help="adapter: ours, vllm or module:factory")
+    group.addoption(
+        "--ec-adapter", metavar="NAME", help="adapter: ours, node, vllm or module:factory"
+    )
     group.addoption("--ec-adapter-cmd", metavar="COMMAND", help="adapter that speaks JSON lines")
     group.addoption(
         "--ec-case",

@@ -34,6 +34,7 @@ from ec_verify.kit.world.links import (
 
 #: Adapters that can be named without their module.
 BUILT_IN: Final = {
+    "node": "ec_verify.kit.examples.connector_adapter:ConnectorAdapter",
     "ours": "ec_verify.adapters.ours.adapter:make",
     "vllm": "ec_verify.adapters.builtin.adapter:make",
 }

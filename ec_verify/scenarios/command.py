@@ -106,7 +106,7 @@ def run(
         typer.Argument(metavar="FILE", help="Scenario files; all of spec/scenarios if left out."),
     ] = None,
     adapter: Annotated[
-        str, typer.Option(help="ours, vllm or module:factory; see docs/conformance/kit.md.")
+        str, typer.Option(help="ours, node, vllm or module:factory; see docs/conformance/kit.md.")
     ] = "ours",
     as_json: AsJson = False,
 ) -> None:

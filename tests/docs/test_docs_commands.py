@@ -51,12 +51,15 @@ ADDED = {
     "ec_verify.adapters.ours.faulty:accepts-late-reads EC-5.3": "",
     "ec-protocol conformance run --adapter mine:make --histories out/": "EC-2.6 EC-2.7",
     "ec-protocol conformance run --adapter mypackage.adapter:make --html report.html": "EC-2.6",
+    "ec-protocol conformance run --adapter mypackage.adapter:make": "EC-2.6",
+    "ec-protocol conformance run --adapter node": "EC-2.6",
     "ec-protocol conformance run --adapter ours": "EC-2.6",
     "ec-protocol conformance run --adapter ours EC-5.3 F1": "",
     "ec-protocol conformance run tier save/load "
     '--adapter-cmd "python -m ec_verify.kit.examples.tiny"': "",
     "ec-protocol conformance run tier save/load "
     "--adapter ec_verify.kit.examples.tiny:TinyAdapter": "",
+    "ec-protocol conformance walk --adapter node": "--walks 2",
     "ec-protocol conformance walk --adapter ours --walks 1000 --seed 7 --save out/": "--walks 2",
     "ec-protocol explain BugPeerReadF1": "",
     "ec-protocol explain BugPeerReadF1 --svg --out f1.svg": "",
