@@ -8,7 +8,7 @@ happened and when, and does what the node answers::
 
     # the engine, in every step
     node.want(item, announced, request_id, now)   # wait for the encoding?
-    node.promise([item])                          # will a load in this step succeed?
+    node.promise(item.mm_hash, [item])            # will a load in this step succeed?
     node.plan(item, request_id)                   # then it is loaded, else saved
     for copy in node.build_step(now): …           # what the workers copy
     node.report(copy.copy_id, rank, landed=True)  # what they say
@@ -21,6 +21,7 @@ happened and when, and does what the node answers::
     for command in node.commands(): …             # OpenPeer, SendReq, PrepareRead, …
     node.may_post(attempt, now); node.read_done(attempt, now)
     node.tick(now); node.next_deadline()          # timers
+
 Three parts know each other through narrow calls only: the *engine's side* (``tier``,
 ``copies``, ``holds``, the step, budgets), the *serving side* (``grants``: what others
 may read) and the *reading side* (``reads``: what is read from others). Without
