@@ -141,7 +141,8 @@ def load_factory(name: str) -> Factory:
     try:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as exc:
-        ours = target.startswith("ec_connector.") and isinstance(exc, ModuleNotFoundError)
+        missing = isinstance(exc, ModuleNotFoundError)
+        ours = missing and target.startswith("ec_verify.adapters.ours.")
         fix = "; pip install 'ec-connector[nixl]' brings what our own connector needs"
         raise ConfigError(f"adapter={name!r}: {exc}{fix if ours else ''}") from exc
     if not callable(factory):

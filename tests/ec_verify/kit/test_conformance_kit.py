@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -311,5 +312,13 @@ def test_a_history_that_does_not_fit_its_case_is_no_verdict(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["nobody", "ec_verify.kit:nothing", "no.such:thing"])
 def test_an_adapter_that_does_not_exist_is_an_error(name: str):
-    with pytest.raises(ConfigError, match="adapter="):
+    with pytest.raises(ConfigError, match="adapter=") as raised:
         load_factory(name)
+    assert "pip install" not in str(raised.value), "what our own connector needs is not missing"
+
+
+def test_our_own_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "ec_verify.adapters.ours.adapter", raising=False)
+    monkeypatch.setitem(sys.modules, "ec_verify.adapters.ours.planes", None)
+    with pytest.raises(ConfigError, match=r"pip install 'ec-connector\[nixl\]'"):
+        load_factory("ours")
