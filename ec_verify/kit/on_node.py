@@ -16,6 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from ec_protocol import Item, LocalProtocolError, Node, Peering, Timing, make_item
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
+from ec_protocol.tier.extents import Extents
 from ec_verify.kit.adapter import Adapter, Json, Result, Unsupported
 
 #: Where the region pretends to be: READs name it, nothing dereferences it.
@@ -55,17 +56,68 @@ class Shell(Protocol):
 AnyShell = TypeVar("AnyShell", bound=Shell)
 
 
-class OnNode(Adapter, Generic[AnyShell]):
-    """One engine instance whose protocol state is a ``Node``.
+class InMemory(Adapter):
+    """One engine instance whose region is plain memory, below a ``Node``.
 
     Attributes:
         node: The protocol's state.
         memory: The bytes of its blocks.
-        shell: What is around the node; None before ``start``.
+        element_size: Bytes of one element of an encoding.
     """
 
     node: Node
     memory: bytearray
+    element_size: int
+
+    def peek(self, *, now: float, offset: int, size: int) -> Result:
+        """See ``Adapter.peek``. No turn of anything: hardware asks nobody."""
+        return {"data": self.memory[offset : offset + size].hex()}
+
+    def poke(self, *, now: float, offset: int, data: str) -> Result:
+        """See ``Adapter.poke``."""
+        raw = bytes.fromhex(data)
+        self.memory[offset : offset + len(raw)] = raw
+        return {}
+
+    def blocks(self, *, now: float) -> Result:
+        """See ``Adapter.blocks``."""
+        tier = self.node.tier
+        try:
+            tier.check()
+        except LocalProtocolError as exc:
+            return {"broken": str(exc)}
+        return {
+            "free": tier.free_blocks,
+            "retired": tier.retired_blocks,
+            "quarantined": tier.quarantined_blocks,
+            "total": tier.num_blocks,
+        }
+
+    def items(self, request: Result) -> list[Item]:
+        """What a request needs."""
+        return [
+            make_item(
+                row["hash"],
+                row["shape"][0],
+                row["shape"][1],
+                self.element_size,
+                has_media=row["media"],
+            )
+            for row in request["items"]
+        ]
+
+    def spans(self, extents: Extents, nbytes: int) -> list[list[int]]:
+        """``[offset, bytes]`` of an encoding's pieces in the region, in their order."""
+        pieces = wire.local_pieces(extents, nbytes, self.node.tier.block_size_bytes)
+        return [list(piece) for piece in pieces]
+
+
+class OnNode(InMemory, Generic[AnyShell]):
+    """One engine instance whose protocol state is a ``Node``.
+
+    Attributes:
+        shell: What is around the node; None before ``start``.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,6 +153,7 @@ class OnNode(Adapter, Generic[AnyShell]):
             grant_quota=quotas.get("grants", 0.9),
         )
         self._settings = settings
+        self.element_size = settings["element_size"]
         self.memory = bytearray(blocks * block_bytes)
         self.node = Node(
             blocks=blocks,
@@ -126,23 +179,12 @@ class OnNode(Adapter, Generic[AnyShell]):
         self.at(now).close()
         return {}
 
-    # --------------------------------------------------------------------- memory
-    def peek(self, *, now: float, offset: int, size: int) -> Result:
-        """See ``Adapter.peek``. No turn: hardware asks nobody."""
-        return {"data": self.memory[offset : offset + size].hex()}
-
-    def poke(self, *, now: float, offset: int, data: str) -> Result:
-        """See ``Adapter.poke``."""
-        raw = bytes.fromhex(data)
-        self.memory[offset : offset + len(raw)] = raw
-        return {}
-
     # --------------------------------------------------------------------- engine
     def available(self, *, now: float, request: Result) -> Result:
         """See ``Adapter.available``."""
         self.tick(now=now)
         states = set()
-        for item in self._items(request):
+        for item in self.items(request):
             state = self.node.want(item, request["params"], request["id"], now)
             lost = state == "failed" and not item.has_media
             states.add("lost" if lost else state)
@@ -154,31 +196,25 @@ class OnNode(Adapter, Generic[AnyShell]):
     def has(self, *, now: float, request: Result, item: int) -> Result:
         """See ``Adapter.has``."""
         self.tick(now=now)
-        items = self._items(request)
+        items = self.items(request)
         name = items[item].mm_hash
         return {"has": self.node.promise(name, [one for one in items if one.mm_hash == name])}
 
     def alloc(self, *, now: float, request: Result, item: int) -> Result:
         """See ``Adapter.alloc``."""
         self.tick(now=now)
-        self.node.plan(self._items(request)[item], request["id"])
+        self.node.plan(self.items(request)[item], request["id"])
         return {}
 
     def build(self, *, now: float) -> Result:
         """See ``Adapter.build``."""
         self.tick(now=now)
-        block_bytes = self.node.tier.block_size_bytes
         copies = [
             {
                 "copy": copy.copy_id,
                 "kind": copy.kind,
                 "hash": copy.entry.mm_hash,
-                "spans": [
-                    list(piece)
-                    for piece in wire.local_pieces(
-                        copy.entry.extents, copy.entry.nbytes, block_bytes
-                    )
-                ],
+                "spans": self.spans(copy.entry.extents, copy.entry.nbytes),
                 "ranks": sorted(copy.waiting),
             }
             for copy in self.node.build_step(now)
@@ -202,7 +238,7 @@ class OnNode(Adapter, Generic[AnyShell]):
         self._lost.discard(request["id"])
         host, port = self._settings["peer"]
         self.node.leave(request["id"], now)
-        announced = self.node.announce(self._items(request), (host, port), now)
+        announced = self.node.announce(self.items(request), (host, port), now)
         self.tick(now=now)
         return {"params": announced or None}
 
@@ -214,20 +250,6 @@ class OnNode(Adapter, Generic[AnyShell]):
     def pending(self, *, now: float) -> Result:
         """See ``Adapter.pending``."""
         return {"pending": len(self.node.copies) > 0}
-
-    def blocks(self, *, now: float) -> Result:
-        """See ``Adapter.blocks``."""
-        tier = self.node.tier
-        try:
-            tier.check()
-        except LocalProtocolError as exc:
-            return {"broken": str(exc)}
-        return {
-            "free": tier.free_blocks,
-            "retired": tier.retired_blocks,
-            "quarantined": tier.quarantined_blocks,
-            "total": tier.num_blocks,
-        }
 
     # -------------------------------------------------------------------- network
     def request(self, *, now: float, identity: str, frames: list[str]) -> Result:
@@ -266,16 +288,3 @@ class OnNode(Adapter, Generic[AnyShell]):
     def compat_hash(self, *, now: float, facts: Mapping[str, Json]) -> Result:
         """See ``Adapter.compat_hash``."""
         return {"hash": wire.compatibility_hash(**facts)}
-
-    def _items(self, request: Result) -> list[Item]:
-        element_size = self._settings["element_size"]
-        return [
-            make_item(
-                row["hash"],
-                row["shape"][0],
-                row["shape"][1],
-                element_size,
-                has_media=row["media"],
-            )
-            for row in request["items"]
-        ]

@@ -20,20 +20,15 @@ from ec_connector.events.log import EventLog
 from ec_connector.network.control import Arrived
 from ec_connector.network.data.base import ReadEvent
 from ec_protocol import Node, Peering
-from ec_protocol.errors import LocalProtocolError
-from ec_protocol.items import Item, make_item
-from ec_protocol.p2p import wire
+from ec_protocol.items import Item
 from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.extents import Extents
 from ec_verify.adapters.ours.host import HostSide
 from ec_verify.adapters.ours.planes import SimulatedIO
 from ec_verify.kit.adapter import Json, Result, Unsupported
+from ec_verify.kit.on_node import BASE, InMemory
 
 if TYPE_CHECKING:
     from ec_verify.adapters.ours.workers import KitWorker
-
-#: Where the region pretends to be: READs name it, nothing dereferences it.
-BASE = 1 << 40
 
 
 @dataclass(eq=False)
@@ -61,7 +56,7 @@ class _P2P:
         """The adapter shuts its pump down itself."""
 
 
-class Ours(HostSide):
+class Ours(HostSide, InMemory):
     """One engine instance. Faulty variants override ``make_*`` or what those return."""
 
     _starts = 0
@@ -70,7 +65,6 @@ class Ours(HostSide):
         super().__init__()
         self.now = 0.0
         self.memory = bytearray()
-        self.block_size = 0
         self.scheduler: ECScheduler
         self.node: Node
         self.io: SimulatedIO | None = None
@@ -98,8 +92,8 @@ class Ours(HostSide):
         """See ``Adapter.start``."""
         self.now = now
         timing = self.make_timing(settings["timers"])
-        blocks, self.block_size = settings["blocks"], settings["block_size_bytes"]
-        self.memory = bytearray(b"\xcc" * (blocks * self.block_size))
+        blocks, block_bytes = settings["blocks"], settings["block_size_bytes"]
+        self.memory = bytearray(b"\xcc" * (blocks * block_bytes))
         self.ranks = settings["ranks"]
         quotas = settings["quotas"]
         # Like a real process: another number at every start.
@@ -119,7 +113,7 @@ class Ours(HostSide):
         lock = threading.Lock()
         node = self.node = self.make_node(
             blocks=blocks,
-            block_bytes=self.block_size,
+            block_bytes=block_bytes,
             role=settings["role"],
             ranks=self.ranks,
             timing=timing,
@@ -192,17 +186,6 @@ class Ours(HostSide):
             os.close(self._wake_fd)
             self._wake_fd = -1
 
-    # --------------------------------------------------------------------- memory
-    def peek(self, *, now: float, offset: int, size: int) -> Result:
-        """See ``Adapter.peek``. No turn of the pump: hardware asks nobody."""
-        return {"data": self.memory[offset : offset + size].hex()}
-
-    def poke(self, *, now: float, offset: int, data: str) -> Result:
-        """See ``Adapter.poke``."""
-        raw = bytes.fromhex(data)
-        self.memory[offset : offset + len(raw)] = raw
-        return {}
-
     # --------------------------------------------------------------------- engine
     def available(self, *, now: float, request: Result) -> Result:
         """See ``Adapter.available``."""
@@ -235,7 +218,7 @@ class Ours(HostSide):
                 "copy": op.copy_id,
                 "kind": kind,
                 "hash": op.mm_hash,
-                "spans": self._spans(op.extents, op.nbytes),
+                "spans": self.spans(op.extents, op.nbytes),
                 "ranks": ranks,
             }
             for kind, ops, ranks in (
@@ -270,20 +253,6 @@ class Ours(HostSide):
     def pending(self, *, now: float) -> Result:
         """See ``Adapter.pending``."""
         return {"pending": self.scheduler.has_pending_push_work()}
-
-    def blocks(self, *, now: float) -> Result:
-        """See ``Adapter.blocks``."""
-        tier = self.node.tier
-        try:
-            tier.check()
-        except LocalProtocolError as exc:
-            return {"broken": str(exc)}
-        return {
-            "free": tier.free_blocks,
-            "retired": tier.retired_blocks,
-            "quarantined": tier.quarantined_blocks,
-            "total": tier.num_blocks,
-        }
 
     # -------------------------------------------------------------------- workers
     def work(self, *, now: float, rank: int, encoded: list[str]) -> Result:
@@ -390,22 +359,9 @@ class Ours(HostSide):
     def _request(self, raw: Result) -> HostRequest:
         known = self._requests.get(raw["id"])
         if known is None:
-            items = [
-                make_item(
-                    item["hash"],
-                    item["shape"][0],
-                    item["shape"][1],
-                    self.element_size,
-                    has_media=item["media"],
-                )
-                for item in raw["items"]
-            ]
-            known = self._requests[raw["id"]] = HostRequest(raw["id"], items, raw["params"])
+            known = HostRequest(raw["id"], self.items(raw), raw["params"])
+            self._requests[raw["id"]] = known
         return known
-
-    def _spans(self, extents: Extents, nbytes: int) -> list[list[int]]:
-        pieces = wire.local_pieces(extents, nbytes, self.block_size)
-        return [list(piece) for piece in pieces]
 
 
 def make() -> Ours:
