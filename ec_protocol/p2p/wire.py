@@ -20,7 +20,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -133,7 +133,11 @@ def encode(message: XferReq | XferAck) -> bytes:
     return _encoder.encode(message)
 
 
-def _payload(frames: Sequence[bytes], limit: int, what: str) -> bytes:
+_Message = TypeVar("_Message", XferReq, XferAck)
+
+
+def _decode(frames: Sequence[bytes], kind: type[_Message], limit: int) -> _Message:
+    what = kind.__name__
     if len(frames) != 2 or frames[0] != b"":
         raise RemoteProtocolError(
             f"{what}: expected [empty, payload], got {len(frames)} frames", clause="EC-8.1"
@@ -142,7 +146,14 @@ def _payload(frames: Sequence[bytes], limit: int, what: str) -> bytes:
         raise RemoteProtocolError(
             f"{what}: {len(frames[1])} bytes, at most {limit} are allowed", clause="EC-8.1"
         )
-    return frames[1]
+    try:
+        message = _decoder.decode(frames[1])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise RemoteProtocolError(f"{what}: {exc}", clause="EC-8.1") from exc
+    if not isinstance(message, kind):
+        other = message.__struct_config__.tag
+        raise RemoteProtocolError(f"{what}: the type is {other!r}", clause="EC-8.1")
+    return message
 
 
 def decode_request(frames: Sequence[bytes]) -> XferReq:
@@ -151,14 +162,7 @@ def decode_request(frames: Sequence[bytes]) -> XferReq:
     Raises:
         RemoteProtocolError: Not exactly that, or out of bounds.
     """
-    payload = _payload(frames, MAX_REQUEST_BYTES, "XferReq")
-    try:
-        request = _decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise RemoteProtocolError(f"XferReq: {exc}", clause="EC-8.1") from exc
-    if not isinstance(request, XferReq):
-        raise RemoteProtocolError("XferReq: the type is 'ack'", clause="EC-8.1")
-    return request
+    return _decode(frames, XferReq, MAX_REQUEST_BYTES)
 
 
 def decode_ack(frames: Sequence[bytes]) -> XferAck:
@@ -167,13 +171,7 @@ def decode_ack(frames: Sequence[bytes]) -> XferAck:
     Raises:
         RemoteProtocolError: Not exactly that, or out of bounds.
     """
-    payload = _payload(frames, MAX_ACK_BYTES, "XferAck")
-    try:
-        ack = _decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise RemoteProtocolError(f"XferAck: {exc}", clause="EC-8.1") from exc
-    if not isinstance(ack, XferAck):
-        raise RemoteProtocolError("XferAck: the type is 'req'", clause="EC-8.1")
+    ack = _decode(frames, XferAck, MAX_ACK_BYTES)
     if ack.lease_s is not None and not math.isfinite(ack.lease_s):
         raise RemoteProtocolError(f"XferAck: lease_s={ack.lease_s}: not finite", clause="EC-8.1")
     return ack
