@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records every protocol action for validation against the TLA+ spec (EC-1.3).
 
-Off by default: every object that can be traced has ``trace = None`` and pays one
-comparison per move. When on, an action collects the lifecycle events it fired
+Off by default: whatever moves goes through one ``Recorder``, which without a trace pays
+one comparison. When on, an action collects the lifecycle events it fired
 and the spec variables of every object it touched, and becomes one NDJSON line::
 
     {"seq": 7, "t": 12.5, "node": "consumer", "action": "ReadDone",
@@ -25,10 +25,10 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar, Protocol
 
 from ec_protocol.errors import LocalProtocolError, TraceError
-from ec_protocol.tables.dispatch import DISPATCH
+from ec_protocol.tables.dispatch import DISPATCH, Dispatcher, Step
 from ec_protocol.tables.lifecycle import load_actions
 
 TRACE_VERSION = 2
@@ -120,6 +120,70 @@ class Trace:
         self.seq += 1
         self._fired, self._vars = [], {}
         self.sink(record)
+
+
+class Told(Protocol):
+    """What a trace tells the variables of."""
+
+    @property
+    def label(self) -> str:
+        """Its name in traces: ``tier``, or lifecycle and number as in ``entry:9``."""
+
+    def variables(self) -> dict[str, Any]:
+        """Its spec variables."""
+
+
+class Moved(Told, Protocol):
+    """What has a lifecycle: an entry, a copy, a READ's attempt, a grant or a peer."""
+
+    lifecycle: ClassVar[Dispatcher]
+    state: str
+
+
+class Recorder:
+    """Fires events, stores the states they lead to, and tells the trace, if there is one.
+
+    One for all parts of a process. Used under the tier's lock.
+
+    Args:
+        trace: Where to record; None records nothing.
+    """
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = trace
+
+    def facts(self, part: str, **facts: Any) -> None:
+        """See ``Trace.facts``."""
+        if self.trace is not None:
+            self.trace.facts(part, **facts)
+
+    def move(self, what: Moved, event: str, guards: int = 0) -> Step:
+        """Move an object of a lifecycle; the caller carries the step's effect out.
+
+        Raises:
+            ProtocolError: As ``Dispatcher.fire``; nothing is changed (EC-1.2).
+        """
+        before = what.state
+        step = what.lifecycle.fire(before, event, guards)
+        what.state = step.state
+        if self.trace is not None:
+            lifecycle, _, number = what.label.partition(":")
+            self.trace.fired(lifecycle, int(number), event, guards, before, what.state)
+        return step
+
+    def touch(self, one: Told, other: Told | None = None) -> None:
+        """Note the variables of an object or two as the action under way leaves them."""
+        if self.trace is not None:
+            self.trace.touch(one.label, one.variables())
+            if other is not None:
+                self.trace.touch(other.label, other.variables())
+
+    def action(self, name: str, **args: Any) -> None:
+        """Close the action under way."""
+        if self.trace is not None:
+            self.trace.action(name, **args)
 
 
 class NdjsonSink:
