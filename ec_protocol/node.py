@@ -54,7 +54,7 @@ from ec_protocol.trace import Trace
 
 if TYPE_CHECKING:
     from ec_protocol.p2p.commands import Command, PeerKey
-    from ec_protocol.p2p.consumer import ConsumerReads
+    from ec_protocol.p2p.fetches import Fetches
     from ec_protocol.p2p.grants import ProducerGrants
     from ec_protocol.p2p.wire import XferAck, XferReq
 
@@ -122,7 +122,7 @@ class Node:
         self.holds = parts.holds(self.tier, hold_share)
         self.copies = parts.copies(self.tier, ranks)
         self._step = Step(self.tier, self.copies)
-        self.reads: ConsumerReads | None = None
+        self.reads: Fetches | None = None
         self.grants: ProducerGrants | None = None
         if peering is not None:
             if self.loads:
@@ -336,7 +336,7 @@ class Node:
 
     # -------------------------------------------------------------- network: reader
     @property
-    def _reading(self) -> ConsumerReads:
+    def _reading(self) -> Fetches:
         if self.reads is None:
             raise LocalProtocolError(
                 f"a node of role {self.role} reads from nobody: it has no reads"
@@ -345,7 +345,7 @@ class Node:
 
     def commands(self) -> list[Command]:
         """Take what is to be done on the network, in order."""
-        return [] if self.reads is None else self.reads.drain()
+        return [] if self.reads is None else self.reads.attempts.drain()
 
     def read_answer(self, frames: Sequence[bytes]) -> XferAck:
         """An ack as its frames tell it. Without the lock: an old peer's may be large.
@@ -363,7 +363,7 @@ class Node:
         Returns:
             The attempt on which it acted, or None.
         """
-        self._reading.peer_heard(peer, now)
+        self.heard(peer, now)
         return self._reading.on_ack(peer, ack, now)
 
     def malformed(self, side: Literal["request", "answer"]) -> None:
@@ -373,7 +373,7 @@ class Node:
 
     def heard(self, peer: PeerKey, now: float) -> None:
         """There is a connection to ``peer``, or a sign of life."""
-        self._reading.peer_heard(peer, now)
+        self._reading.attempts.peers.heard_from(peer)
 
     def lost(self, peer: PeerKey, now: float) -> None:
         """The connection to ``peer`` is gone (EC-9.1)."""
@@ -398,7 +398,7 @@ class Node:
     def proven(self, attempts: Iterable[int], now: float) -> None:
         """The endpoint through which these READs were posted is torn down (EC-6.2)."""
         for attempt in attempts:
-            self._reading.dma_ended(attempt, "endpoint_closed", now)
+            self._reading.attempts.dma_ended(attempt, "endpoint_closed", now)
 
     # ----------------------------------------------------------------------- time
     def tick(self, now: float) -> None:
@@ -421,14 +421,14 @@ class Node:
     @property
     def transferring(self) -> bool:
         """Whether a READ may be under way, of ours or from us: planes need progress."""
-        return (self.reads is not None and self.reads.active_reads > 0) or (
+        return (self.reads is not None and self.reads.attempts.active_reads > 0) or (
             self.grants is not None and self.grants.open_grants > 0
         )
 
     @property
     def has_commands(self) -> bool:
         """Whether ``commands`` would return something."""
-        return self.reads is not None and self.reads.has_commands
+        return self.reads is not None and self.reads.attempts.has_commands
 
     def stop_reading(self, now: float) -> None:
         """What waits fails, READs are quarantined; also if the network cannot run on."""

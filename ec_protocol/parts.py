@@ -13,7 +13,9 @@ from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 
 if TYPE_CHECKING:
-    from ec_protocol.p2p.consumer import ConsumerReads
+    from ec_protocol.p2p.acks import Acks
+    from ec_protocol.p2p.attempts import Attempts
+    from ec_protocol.p2p.fetches import Fetches
     from ec_protocol.p2p.grants import ProducerGrants
 
 
@@ -57,11 +59,23 @@ class Parts:
         """Saves and loads."""
         return CopyTable(tier, ranks)
 
-    def reads_type(self) -> type[ConsumerReads]:
-        """Class of the reading side."""
-        from ec_protocol.p2p.consumer import ConsumerReads
+    def attempts_type(self) -> type[Attempts]:
+        """Class of what makes and moves attempts to READ."""
+        from ec_protocol.p2p.attempts import Attempts
 
-        return ConsumerReads
+        return Attempts
+
+    def acks_type(self) -> type[Acks]:
+        """Class of what understands acks."""
+        from ec_protocol.p2p.acks import Acks
+
+        return Acks
+
+    def fetches_type(self) -> type[Fetches]:
+        """Class of the reading side, which is made of those two."""
+        from ec_protocol.p2p.fetches import Fetches
+
+        return Fetches
 
     def grants_type(self) -> type[ProducerGrants]:
         """Class of the serving side."""
@@ -71,15 +85,15 @@ class Parts:
 
     def reads(
         self, tier: EncodingTier, holds: HoldTable, timing: Timing, peering: Peering
-    ) -> ConsumerReads:
+    ) -> Fetches:
         """The reading side."""
-        return self.reads_type()(
+        attempts = self.attempts_type()(
             tier,
-            holds=holds,
             timing=timing,
             compat_hash=_compatibility(tier, peering),
             session=peering.incarnation,
         )
+        return self.fetches_type()(attempts, self.acks_type()(attempts), holds)
 
     def grants(self, tier: EncodingTier, timing: Timing, peering: Peering) -> ProducerGrants:
         """The serving side."""

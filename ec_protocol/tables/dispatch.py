@@ -4,7 +4,8 @@
 ``transitions`` costs microseconds a trigger; an engine step may fire thousands.
 So the edges are read once out of each ``Machine`` object and laid out as one
 dict from (state, event, guards) to what happens. Guards are passed as a bit mask
-(``Dispatcher.mask``). The result is a ``Step``; the caller stores ``step.state`` and carries out ``step.effect``.
+(``Dispatcher.mask``). The result is a ``Step``; the caller stores ``step.state``
+and carries out ``step.effect``.
 
 An event without an edge, or without an edge whose guards hold, raises a typed
 error and changes nothing (EC-1.2).

@@ -178,7 +178,9 @@ class CopyTable:
             )
         all_landed = copy.all_landed and landed
         last = len(copy.waiting) == 1
-        self.tier.recorder.move(copy, "report", (_LAST_RANK if last else 0) | (_ALL_LANDED if all_landed else 0))
+        self.tier.recorder.move(
+            copy, "report", (_LAST_RANK if last else 0) | (_ALL_LANDED if all_landed else 0)
+        )
         copy.waiting.discard(rank)
         copy.all_landed = all_landed
         if last:

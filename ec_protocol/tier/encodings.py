@@ -3,7 +3,7 @@
 
 Methods with a capital-letter twin in ``spec/lifecycle.toml`` (``alloc`` is
 ``Alloc``) are protocol actions. The others are the entry events that the actions
-of ``copies``, ``consumer`` and ``producer`` are made of.
+of ``copies``, ``attempts`` and ``grants`` are made of.
 
 Called by the engine thread and the pump; the connector's one lock is held around
 every call. Nothing here does I/O or reads a clock.
