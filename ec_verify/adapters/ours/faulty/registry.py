@@ -12,7 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol.node import Node
-from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.acks import Acks
+from ec_protocol.p2p.attempts import Attempts
+from ec_protocol.p2p.fetches import Fetches
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.parts import Parts
 from ec_protocol.tables.timing import Timing
@@ -22,7 +24,18 @@ from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 from ec_verify.adapters.ours.adapter import Ours
 
-Part = Literal["adapter", "consumer", "copies", "holds", "node", "producer", "scheduler", "tier"]
+Part = Literal[
+    "acks",
+    "adapter",
+    "attempts",
+    "copies",
+    "fetches",
+    "holds",
+    "node",
+    "producer",
+    "scheduler",
+    "tier",
+]
 _Kind = TypeVar("_Kind", bound=type)
 
 
@@ -99,9 +112,17 @@ class FaultyParts(Parts):
         made: CopyTable = self._kinds.get("copies", CopyTable)(tier, ranks)
         return made
 
-    def reads_type(self) -> type[ConsumerReads]:
-        """See ``Parts.reads_type``."""
-        return self._kinds.get("consumer", ConsumerReads)
+    def attempts_type(self) -> type[Attempts]:
+        """See ``Parts.attempts_type``."""
+        return self._kinds.get("attempts", Attempts)
+
+    def acks_type(self) -> type[Acks]:
+        """See ``Parts.acks_type``."""
+        return self._kinds.get("acks", Acks)
+
+    def fetches_type(self) -> type[Fetches]:
+        """See ``Parts.fetches_type``."""
+        return self._kinds.get("fetches", Fetches)
 
     def grants_type(self) -> type[ProducerGrants]:
         """See ``Parts.grants_type``."""
