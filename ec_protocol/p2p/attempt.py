@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
@@ -13,6 +13,9 @@ from ec_protocol.p2p.peers import Peer
 from ec_protocol.p2p.wire import XferAck, XferReq
 from ec_protocol.tables.dispatch import READ, Dispatcher
 from ec_protocol.tier.entry import Entry
+
+#: How it is known that a READ is over whose end nobody saw (EC-6.2).
+Proof = Literal["completed", "aborted", "endpoint_closed"]
 
 
 @dataclass(slots=True, eq=False)

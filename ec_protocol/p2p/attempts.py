@@ -21,11 +21,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final
 
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.attempt import Attempt
+from ec_protocol.p2p.attempt import Attempt, Proof
 from ec_protocol.p2p.commands import (
     AbandonRead,
     Command,
@@ -41,8 +41,6 @@ from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
 
-Proof = Literal["completed", "aborted", "endpoint_closed"]
-
 #: Attempts that may be unsettled at once; beyond it requests encode locally.
 MAX_ATTEMPTS: Final = 1024
 _FENCE_OPEN: Final = READ.mask("fence_open")
@@ -51,9 +49,7 @@ _RETRY_LEFT: Final = READ.mask("retry_left")
 
 
 class Attempts:
-    """Every attempt that is not settled. Used under the tier's lock.
-
-    Nothing that a peer sends raises.
+    """Every attempt that is not settled. Under the tier's lock; what peers send never raises.
 
     Args:
         tier: Where the encodings go.

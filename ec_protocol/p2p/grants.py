@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -138,6 +139,13 @@ class ProducerGrants:
         return len(self._grants)
 
     # ------------------------------------------------------------------ requests
+    def read(self, frames: Sequence[bytes]) -> XferReq:
+        """See ``Node.read_request``; without the lock."""
+        request = wire.decode_request(frames)
+        if request.attempt_id is None:
+            self.describe_region()
+        return request
+
     def on_request(self, identity: bytes, req: XferReq, now: float) -> XferAck:
         """Answer one request (EC-8.4, EC-5.4).
 

@@ -53,6 +53,10 @@ class Entry:
         """Whether the bytes are the named encoding (EC-2.2): ready or pinned."""
         return self.state in ("ready", "pinned")
 
+    def contradicts(self, nbytes: int, shape: tuple[int, int]) -> bool:
+        """Whether something else was stored under the name than an encoding like that."""
+        return self.nbytes != nbytes or self.shape not in (None, shape)
+
     @property
     def label(self) -> str:
         """Its name in traces."""
