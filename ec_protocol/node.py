@@ -77,7 +77,7 @@ class Node:
         allowed: Says whether a request may send us to a host; None allows every one.
         hold_share: Share of the region that holds may keep (EC-3.6).
         trace: Where actions are recorded; None records nothing.
-        parts: Makes what the node is made of; tests put others in.
+        parts: Classes of what the node is made of; tests put others in.
 
     Attributes:
         tier: Entries and blocks. ``tier.listener`` is told what becomes of encodings.
@@ -127,9 +127,9 @@ class Node:
         self.grants: ProducerGrants | None = None
         if peering is not None:
             if self.loads:
-                self.reads = parts.reads(self.tier, self.holds, self.timing, peering)
+                self.reads = parts.make_reads(self.tier, self.holds, self.timing, peering)
             if self.saves:
-                self.grants = parts.grants(self.tier, self.timing, peering)
+                self.grants = parts.make_grants(self.tier, self.timing, peering)
         # Whatever a request waits for, it has one budget (EC-5.9).
         self._deferrals = Deferrals() if self.reads is None else self.reads.deferrals
 

@@ -357,11 +357,11 @@ def test_an_answer_is_a_sign_of_life() -> None:
 
 
 def test_parts_may_be_others() -> None:
-    class Small(Parts):
-        def holds(self, tier: EncodingTier, share: float) -> HoldTable:
-            return HoldTable(tier, share / 2)
+    class Small(HoldTable):
+        def __init__(self, tier: EncodingTier, share: float) -> None:
+            super().__init__(tier, share / 2)
 
-    assert Node(blocks=8, block_bytes=1, parts=Small()).holds.max_blocks == 2
+    assert Node(blocks=8, block_bytes=1, parts=Parts(holds=Small)).holds.max_blocks == 2
     assert Node(blocks=8, block_bytes=1).holds.max_blocks == 4
 
 

@@ -14,7 +14,8 @@ from ec_protocol.errors import LocalProtocolError, TraceError
 from ec_protocol.tables.dispatch import ENTRY
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.trace import TRACE_VERSION, NdjsonSink, Trace, read_trace
+from ec_protocol.trace import TRACE_VERSION, NdjsonSink, Trace
+from ec_verify.traces.read import read_trace
 
 pytestmark = pytest.mark.clause("EC-1.3")
 

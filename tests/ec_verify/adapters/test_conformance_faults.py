@@ -40,9 +40,7 @@ def test_there_are_enough_faults_of_every_kind() -> None:
     assert all(fault.text.endswith(".") for fault in FAULTS.values())
     parts = Counter(fault.part for fault in FAULTS.values())
     assert (
-        min(
-            parts[p] for p in ("attempts", "acks", "fetches", "producer", "tier", "copies", "holds")
-        )
+        min(parts[p] for p in ("attempts", "acks", "fetches", "grants", "tier", "copies", "holds"))
         >= 3
     )
 

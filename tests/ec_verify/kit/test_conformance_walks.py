@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from ec_protocol import Node
 from ec_protocol.p2p.attempt import Attempt
 from ec_protocol.p2p.attempts import Attempts
+from ec_protocol.parts import Parts
 from ec_protocol.tier.encodings import EncodingTier
 from ec_verify.adapters.ours.adapter import Ours
-from ec_verify.adapters.ours.faulty.registry import FaultyParts
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.command import app
 from ec_verify.kit.language.schedule import load_dir
@@ -46,7 +46,7 @@ class LeakyTier(EncodingTier):
 
 class Leaky(Ours):
     def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=FaultyParts({"tier": LeakyTier}))
+        return Node(**settings, parts=Parts(tier=LeakyTier))
 
 
 class Trusting(Attempts):
@@ -61,7 +61,7 @@ class Trusting(Attempts):
 
 class WithoutFence(Ours):
     def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=FaultyParts({"attempts": Trusting}))
+        return Node(**settings, parts=Parts(attempts=Trusting))
 
 
 def link(factory: Any) -> Any:
