@@ -178,9 +178,13 @@ class Recorder:
             if other is not None:
                 self.trace.touch(other.label, other.variables())
 
-    def action(self, name: str, **args: Any) -> None:
-        """Close the action under way."""
+    def action(
+        self, name: str, one: Told | None = None, other: Told | None = None, **args: Any
+    ) -> None:
+        """Touch what is given, and close the action under way."""
         if self.trace is not None:
+            if one is not None:
+                self.touch(one, other)
             self.trace.action(name, **args)
 
 

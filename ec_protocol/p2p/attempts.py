@@ -395,6 +395,5 @@ class Attempts:
 
     def _record(self, attempt: Attempt, action: str, now: float) -> None:
         """Close an action that was decided at ``now``, a little before it is recorded."""
-        recorder = self.tier.recorder
-        recorder.touch(attempt, attempt.peer)
-        recorder.action(action, attempt=attempt.attempt_id, mm_hash=attempt.entry.mm_hash, now=now)
+        what = {"attempt": attempt.attempt_id, "mm_hash": attempt.entry.mm_hash, "now": now}
+        self.tier.recorder.action(action, attempt, attempt.peer, **what)
