@@ -265,7 +265,7 @@ class Attempts:
         attempt.again_at = again_at
         self._act(attempt, "ack_retry", "AckRetry", now)
 
-    def refuse(self, attempt: Attempt, agent_metadata: bytes, now: float) -> None:
+    def refuse(self, attempt: Attempt, now: float, agent_metadata: bytes = b"") -> None:
         """Action ``AckRefused``; what was granted nevertheless is given back."""
         self._act(attempt, "ack_refused", "AckRefused", now)
         if agent_metadata:
