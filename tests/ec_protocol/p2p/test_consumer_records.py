@@ -123,7 +123,7 @@ def test_an_answer_of_a_process_that_was_replaced_is_recorded_as_refused(world: 
         world.reads.on_ack(PRODUCER, ack, world.now)
     world.tick(world.timing.retry_interval_s)
     late = XferAck("a", XferStatus.NACK_NOT_READY, "c1.3", incarnation="old")
-    world.reads.on_ack(PRODUCER, late, world.now)
+    assert world.reads.on_ack(PRODUCER, late, world.now) == 3
     assert world.reads.counters["former_incarnations"] == 1
     (record,) = world.of("AckRefused")
     assert record["fired"][0]["event"] == "ack_refused"

@@ -83,6 +83,8 @@ def test_a_grant_pins_the_entry_and_says_where_it_is(bench: Bench) -> None:
 @pytest.mark.clause("EC-8.7")
 def test_an_old_peer_gets_the_old_form_and_nothing_else(bench: Bench) -> None:
     ack = bench.granted(old_request())
+    assert (ack.mm_hash, ack.session_id) == ("h", "old")
+    assert ack.agent_metadata == bench.producer.metadata
     assert ack.src_block_indices == [0, 1]
     assert (ack.extents, ack.attempt_id, ack.lease_s, ack.incarnation) == ([], None, None, "")
     pieces, _ = wire.source_pieces(ack, 100, BLOCK)
@@ -160,10 +162,27 @@ def test_a_quarantined_encoding_is_missing(bench: Bench) -> None:
 
 
 def test_without_a_data_plane_nothing_is_ready_yet(bench: Bench) -> None:
-    bench.grants.agent_metadata = b""
+    made = bench.grants
+    bench.grants = ProducerGrants(
+        made.tier,
+        timing=made.timing,
+        compat_hash=COMPAT,
+        incarnation=made.incarnation,
+        base_addr=made.base_addr,
+    )
     assert bench.ask(request()).status == XferStatus.NACK_NOT_READY
     bench.grants.agent_metadata = b"now"
     assert bench.granted(request()).agent_metadata == b"now"
+
+
+def test_each_answer_and_each_notice_is_counted(bench: Bench) -> None:
+    for attempt in (1, 2):
+        bench.granted(request(attempt))
+        bench.granted(request(attempt))
+        bench.ask(request(attempt, "unknown"))
+        bench.grants.on_notice(b"another", START)
+    wanted = ("grants", "duplicate_requests", "nack_missing", "stale_notices")
+    assert [bench.grants.counters[name] for name in wanted] == [2, 2, 2, 2]
 
 
 # ------------------------------------------------------------------------- leases

@@ -243,6 +243,14 @@ def test_guards_that_an_edge_does_not_name_are_ignored() -> None:
     assert READ.fire("granted", "post_read", everything).state == "reading"
 
 
+def test_without_a_mask_no_guard_holds() -> None:
+    first = next(iter(GRANT.bits))
+    assert GRANT.allows("granted", "complete", GRANT.mask(first))
+    assert not GRANT.allows("granted", "complete")
+    with pytest.raises(RemoteGuardRefused, match="with guards held: none"):
+        GRANT.fire("granted", "complete")
+
+
 def test_a_mask_of_an_unknown_guard_cannot_be_made() -> None:
     with pytest.raises(KeyError):
         READ.mask("fence_opne")
