@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ec_connector.region.region_driver import Child, private_folder
+from tests.world.processes import several
 
 
 @pytest.fixture
@@ -19,12 +20,5 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def spawn() -> Iterator[Callable[[], Child]]:
-    children: list[Child] = []
-
-    def start() -> Child:
-        children.append(Child())
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.kill()
+    with several(Child, Child.kill) as start:
+        yield start

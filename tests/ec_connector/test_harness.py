@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.content import request
-from tests.harness.engine import engine
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import engine
+from tests.world.host import request
+from tests.world.peers import Remote, announcement
 
 KINDS = ["device", "cpu"]
 

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.harness.content import Request, request
-from tests.harness.engine import Engine
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import Engine
+from tests.world.host import Request, request
+from tests.world.peers import Remote, announcement
 
 #: Names and their rows. Larger than the tier and the hosts' caches together.
 ROWS = {"a": 1, "b": 2, "c": 3, "d": 3, "e": 4, "f": 5}

@@ -22,10 +22,10 @@ from ec_connector.metrics import (
     metrics_reference,
     reduce,
 )
-from tests.harness.content import request
-from tests.harness.engine import Engine, engine
-from tests.harness.remote import Remote, announcement
 from tests.needs import needs
+from tests.world.engine import Engine, engine
+from tests.world.host import request
+from tests.world.peers import Remote, announcement
 
 
 def source_of(e: Engine) -> StatsSource:

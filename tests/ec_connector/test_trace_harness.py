@@ -18,7 +18,7 @@ from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check_runs
 from ec_verify.traces.load import make_run
 from tests.ec_connector.test_harness_random import ConsumerMachine, EngineMachine, ProducerMachine
-from tests.harness.engine import Engine
+from tests.world.engine import Engine
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 

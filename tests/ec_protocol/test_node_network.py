@@ -14,9 +14,9 @@ from ec_protocol.p2p.commands import (
     ClosePeer,
     ReleaseGrant,
 )
-from tests.ec_protocol.linked import (
-    ADDRESS,
+from tests.world.core import (
     BLOCK,
+    PRODUCER,
     ROWS,
     START,
     Pair,
@@ -113,15 +113,15 @@ def test_a_lost_peer_fails_what_waits_and_a_heard_one_does_not() -> None:
     pair.want()
     assert pair.consumer.has_commands
     assert pair.consumer.reads is not None
-    peer = pair.consumer.reads.peers.current(ADDRESS)
+    peer = pair.consumer.reads.peers.current(PRODUCER)
     assert peer is not None
     assert peer.state == "connecting"
-    pair.consumer.heard(ADDRESS, pair.now)
+    pair.consumer.heard(PRODUCER, pair.now)
     assert peer.state == "live"
     assert pair.want() == "pending"
     pair.consumer.commands()
-    pair.consumer.lost(ADDRESS, pair.now)
-    assert pair.consumer.commands() == [ClosePeer(ADDRESS)]
+    pair.consumer.lost(PRODUCER, pair.now)
+    assert pair.consumer.commands() == [ClosePeer(PRODUCER)]
     assert pair.want() == "failed"
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_fetched_while_nobody_carries_commands_out() -> None:
 
 def test_a_host_that_is_not_allowed_is_not_asked() -> None:
     pair = Pair()
-    pair.consumer = node("consumer", allowed=lambda host: host != ADDRESS[0])
+    pair.consumer = node("consumer", allowed=lambda host: host != PRODUCER[0])
     assert pair.want() == "failed"
     assert pair.consumer.counters["params_foreign_peer_host"] == 1
 

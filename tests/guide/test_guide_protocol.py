@@ -20,9 +20,9 @@ from ec_connector.network.data import DataPlaneError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import RETRYABLE_NACKS, XferReq, XferStatus
 from ec_protocol.tables.timing import Timing
-from tests.harness.content import BLOCK, request
-from tests.harness.engine import engine
-from tests.harness.peers import RealPeers
+from tests.world.engine import engine
+from tests.world.host import BLOCK, request
+from tests.world.peers import RealPeers
 
 pytestmark = pytest.mark.timeout(120)
 

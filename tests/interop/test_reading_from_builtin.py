@@ -13,8 +13,8 @@ import pytest
 
 from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
-from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import COMPAT, NBYTES, RELEASE, ROWS, Ours, marks, until
+from tests.world.instance import BLOCK
 
 pytestmark = marks
 

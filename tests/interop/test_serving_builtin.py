@@ -15,7 +15,6 @@ import pytest
 from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferReq, XferStatus
-from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import (
     COMPAT,
     NBYTES,
@@ -29,6 +28,7 @@ from tests.interop.driver import (
     plain,
     until,
 )
+from tests.world.instance import BLOCK
 
 pytestmark = marks
 

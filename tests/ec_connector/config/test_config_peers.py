@@ -13,7 +13,7 @@ needs("nixl", "zmq")
 
 from ec_connector.config.settings import ECConfig, EventSettings
 from ec_protocol.errors import ConfigError
-from tests.ec_connector.network.pair import BLOCK, Node
+from tests.world.instance import BLOCK, Node
 
 
 def parse(role: str = "ec_both", rank: int = 0, host: str = "10.0.0.5", **extra: Any) -> ECConfig:

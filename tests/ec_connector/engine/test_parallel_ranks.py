@@ -23,13 +23,13 @@ from ec_connector.config.settings import ECConfig
 from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol.node import Node
-from tests.ec_connector.network import pair
+from tests.ec_connector.engine.ranks import Place, RankProcess, StepResult
 from tests.ec_connector.region.region_driver import names_in
-from tests.harness.content import BLOCK, ELEMENT, Request, request
-from tests.harness.engine import engine
-from tests.harness.ranks import Place, RankProcess, StepResult
 from tests.needs import needs
 from tests.recording import played
+from tests.world import instance as pair
+from tests.world.engine import engine
+from tests.world.host import BLOCK, ELEMENT, Request, request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -11,8 +11,8 @@ question is asked although no request wants a step.
 
 from __future__ import annotations
 
-from tests.harness.content import request
-from tests.harness.engine import engine
+from tests.world.engine import engine
+from tests.world.host import request
 
 
 def test_on_a_device_the_report_hook_runs_before_the_encoder_has():

@@ -22,8 +22,8 @@ from tests.ec_connector.network.data_driver import (
     poll_for,
     prepare,
     read,
-    until,
 )
+from tests.world.processes import until
 
 pytest_plugins = ["tests.ec_connector.network.data_fixtures"]
 pytestmark = pytest.mark.e2e

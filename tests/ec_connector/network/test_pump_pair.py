@@ -25,7 +25,8 @@ from ec_connector.network.control import BindError
 from ec_connector.network.data import DataPlaneConfigError, DataPlaneError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferReq, XferStatus
-from tests.ec_connector.network.pair import BLOCK, FACTS, Node, wait_for
+from tests.world.instance import BLOCK, FACTS, Node
+from tests.world.processes import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,7 +51,7 @@ def test_bytes_arrive_and_the_grant_is_released(
     producer.save("a", data)
     assert consumer.fetch("a", producer.address, nbytes) == "ready"
     assert consumer.bytes_of("a") == data
-    wait_for(lambda: producer.counters().get("completed") == 1, "the completion notice")
+    until(lambda: producer.counters().get("completed") == 1, "the completion notice")
     with producer.lock:
         producer.tier.check()
         assert producer.tier.evictable_blocks == producer.tier.blocks_for(nbytes)
@@ -90,7 +91,7 @@ def test_a_save_that_lands_later_costs_latency_only(producer: Node, consumer: No
     with producer.lock:
         save = producer.begin_save("a", len(data))
     assert consumer.ask("a", producer.address, len(data)) == "pending"
-    wait_for(lambda: consumer.counters().get("retries", 0) >= 2, "retries")
+    until(lambda: consumer.counters().get("retries", 0) >= 2, "retries")
     with consumer.lock:
         destination = consumer.tier.get("a")
         assert destination is not None
@@ -125,7 +126,7 @@ def test_an_announcement_of_another_size_is_refused(producer: Node, consumer: No
     producer.save("a", b"x" * BLOCK)
     assert consumer.fetch("a", producer.address, 2 * BLOCK) == "failed"
     assert consumer.counters()["unusable_acks"] == 1
-    wait_for(lambda: producer.counters().get("completed") == 1, "the grant's release")
+    until(lambda: producer.counters().get("completed") == 1, "the grant's release")
 
 
 @pytest.mark.clause("EC-9.1")
@@ -146,7 +147,7 @@ def test_producer_restart_on_the_same_port(consumer: Node) -> None:
     first.save("a", b"1" * BLOCK)
     assert consumer.fetch("a", (host, port), BLOCK) == "ready"
     first.close()
-    wait_for(lambda: consumer.counters().get("peers_lost") == 1, "the loss")
+    until(lambda: consumer.counters().get("peers_lost") == 1, "the loss")
     with Node("ec_producer", bind=(host, port)) as second:
         second.save("b", b"2" * BLOCK)
         with consumer.lock:  # as after the cool-down
@@ -212,7 +213,7 @@ def test_the_server_survives_whatever_comes_and_goes_on_serving(
         for frames in bad:
             if frames:
                 ask_raw(dealer, frames)
-        wait_for(
+        until(
             lambda: producer.counters().get("malformed_frames", 0) >= 10, "the drops to be counted"
         )
         # Far beyond the bound: the connection is cut before the frame is in memory.
@@ -314,9 +315,9 @@ def test_a_pump_that_fails_fails_closed_and_says_so(producer: Node, method: str)
     ) as node:
         node.ask("a", producer.address, BLOCK)
         if method == "abandon":
-            wait_for(lambda: node.counters().get("reads_done", 0) == 1, "the READ")
+            until(lambda: node.counters().get("reads_done", 0) == 1, "the READ")
             return
-        wait_for(lambda: bool(failures), "the failure")
+        until(lambda: bool(failures), "the failure")
         assert "is broken" in str(failures[0])
         assert not node.p2p.healthy
         assert node.p2p.address is None
@@ -346,7 +347,7 @@ def test_a_read_that_cannot_be_prepared_falls_back(producer: Node) -> None:
         assert node.counters()["post_failed"] == 1
         with node.lock:
             assert node.tier.free_blocks == node.tier.num_blocks
-        wait_for(lambda: producer.counters().get("completed") == 1, "the grant's release")
+        until(lambda: producer.counters().get("completed") == 1, "the grant's release")
 
 
 @pytest.mark.clause("EC-6.1", "EC-6.2")
@@ -365,7 +366,7 @@ def test_stop_in_the_middle_of_a_fetch(producer: Node) -> None:
         producer.begin_save("a", BLOCK)
     node = Node("ec_consumer")
     assert node.ask("a", producer.address, BLOCK) == "pending"
-    wait_for(lambda: node.counters().get("retries", 0) >= 1, "an answer")
+    until(lambda: node.counters().get("retries", 0) >= 1, "an answer")
     node.close()
     with node.lock:
         node.tier.check()

@@ -13,7 +13,7 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.ec_connector.proxy.proxy_world import chat, image, run, stream, text, world
+from tests.world.servers import chat, image, run, stream, text, world
 
 RED = image("red")
 

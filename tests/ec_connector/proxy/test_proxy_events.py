@@ -21,7 +21,7 @@ from ec_connector.events.codec import Event, EventBatch, encode, pack_number
 from ec_connector.proxy.settings import ProxySettings
 from ec_connector.proxy.watch import EventWatch
 from ec_protocol.errors import ConfigError
-from tests.ec_connector.proxy.proxy_world import World, chat, image, mm_hash, run, world
+from tests.world.servers import World, chat, image, mm_hash, run, world
 
 RED, GREEN = image("red"), image("green")
 WHERE = ("127.0.0.1", 5701)  # what the fake encoder announces
@@ -273,8 +273,7 @@ def test_with_a_real_producer_in_another_process(tmp_path, patience):
     """Its tier holds two encodings; the third makes the first give way, and it dies."""
     patience(5.0)
     needs("nixl")
-    from tests.ec_connector.network.pair import BLOCK
-    from tests.ec_connector.node_driver import Producer
+    from tests.world.instance import BLOCK, Producer
 
     producer = Producer(
         blocks=2,

@@ -12,7 +12,7 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.ec_connector.proxy.proxy_world import (
+from tests.world.servers import (
     chat,
     delta,
     event,

@@ -18,12 +18,11 @@ from tests.ec_connector.region.region_driver import (
     GEOMETRY,
     NAME,
     Child,
-    eventually,
     guards_of,
     names_in,
     no_guard,
 )
-from tests.harness.child import DEADLINE_S
+from tests.world.processes import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.timeout(300)]
 

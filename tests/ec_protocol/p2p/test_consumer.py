@@ -19,7 +19,7 @@ from ec_protocol.p2p.commands import (
     SendReq,
 )
 from ec_protocol.p2p.consumer import ConsumerReads
-from tests.ec_protocol.world import BLOCK, COMPAT, PRODUCER, START, World
+from tests.world.core import BLOCK, COMPAT, PRODUCER, START, World
 
 N = 100  # bytes of an encoding: two blocks
 

@@ -14,7 +14,7 @@ from ec_protocol.p2p.commands import ReleaseGrant, SendReq
 from ec_protocol.p2p.wire import XferAck, XferStatus
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import PRODUCER, START, World
+from tests.world.core import PRODUCER, START, World
 
 
 @pytest.fixture

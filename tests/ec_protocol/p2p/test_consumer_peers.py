@@ -13,7 +13,7 @@ from ec_protocol.p2p.attempts import IDLE_TTLS, MAX_PEERS
 from ec_protocol.p2p.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import BLOCK, PRODUCER, START, World, content
+from tests.world.core import BLOCK, PRODUCER, START, World, content
 
 
 @pytest.fixture

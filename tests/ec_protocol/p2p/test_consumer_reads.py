@@ -11,7 +11,7 @@ import pytest
 from ec_protocol.p2p.commands import AbandonRead, ForgetRead, ReleaseGrant
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import PRODUCER, START, World
+from tests.world.core import PRODUCER, START, World
 
 FENCE = START + 30.0 - 0.5
 #: Timers under which neither the budget nor the read timeout is in the way of the fence.

@@ -10,7 +10,7 @@ from ec_protocol.p2p.attempts import MAX_FORMER
 from ec_protocol.p2p.commands import ClosePeer
 from ec_protocol.p2p.wire import XferAck
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import PRODUCER, World
+from tests.world.core import PRODUCER, World
 
 
 @pytest.fixture

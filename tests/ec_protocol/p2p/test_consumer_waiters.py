@@ -9,7 +9,7 @@ from ec_protocol.p2p.commands import SendReq
 from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, never_ready, reading, state_of
-from tests.ec_protocol.world import BLOCK, COMPAT, PRODUCER, START, World
+from tests.world.core import BLOCK, COMPAT, PRODUCER, START, World
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ec_protocol.p2p import wire
 from ec_protocol.p2p.grants import _AMBIGUOUS_LEASES, ProducerGrants
 from ec_protocol.p2p.wire import XferAck, XferReq, XferStatus
 from ec_protocol.tier.entry import Entry
-from tests.ec_protocol.world import BLOCK, COMPAT, START, World
+from tests.world.core import BLOCK, COMPAT, START, World
 
 A, B = b"peer-a", b"peer-b"
 LEASE = 30.0

@@ -12,7 +12,7 @@ from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferStatus
 from ec_protocol.trace import Trace
 from tests.ec_protocol.p2p.test_producer import LEASE, A, B, Bench, old_request, request
-from tests.ec_protocol.world import BLOCK, COMPAT, START
+from tests.world.core import BLOCK, COMPAT, START
 
 
 @pytest.mark.clause("EC-5.10")

@@ -19,7 +19,7 @@ from ec_protocol.tables.lifecycle import load_actions
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading
-from tests.ec_protocol.world import BLOCK, PRODUCER, World
+from tests.world.core import BLOCK, PRODUCER, World
 
 pytestmark = pytest.mark.clause("EC-1.3")
 

@@ -12,7 +12,7 @@ import pytest
 
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import BLOCK, PRODUCER, World
+from tests.world.core import BLOCK, PRODUCER, World
 
 #: Budget enough that a fence, not the budget, decides.
 ROOMY = Timing(fetch_budget_s=1000.0)

@@ -12,7 +12,7 @@ from ec_protocol.trace import TRACE_VERSION
 from ec_verify.pictures.from_trace import merged as merge
 from ec_verify.pictures.from_trace import session_of, short, story_of_traces
 from ec_verify.pictures.source import UnknownInput, make_story
-from tests.ec_protocol.world import PRODUCER, World
+from tests.world.core import PRODUCER, World
 
 
 def record_run() -> list[dict]:

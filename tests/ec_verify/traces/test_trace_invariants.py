@@ -20,12 +20,12 @@ from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.load import make_run
 from ec_verify.traces.merge import merged
 from ec_verify.traces.replay import Verdict, replay
-from tests.ec_protocol.world import BLOCK
 from tests.ec_verify.traces.trace_cases import (
     blocks_that_are_given_twice,
     more_granted_than_the_share,
 )
 from tests.ec_verify.traces.traced import Raw, Recorded
+from tests.world.core import BLOCK
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 

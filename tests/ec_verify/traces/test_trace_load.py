@@ -17,8 +17,8 @@ from ec_protocol.trace import TRACE_VERSION
 from ec_verify.traces.load import RecordError, load_run, make_run
 from ec_verify.traces.merge import attempt_of, merged
 from ec_verify.traces.tla import make_clock, module
-from tests.ec_protocol.world import BLOCK
 from tests.ec_verify.traces.traced import Raw, Recorded
+from tests.world.core import BLOCK
 
 pytestmark = pytest.mark.clause("EC-1.3")
 

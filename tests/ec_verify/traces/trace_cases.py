@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ec_protocol.p2p.wire import XferReq, XferStatus
 from ec_protocol.tables.dispatch import GRANT
 from ec_protocol.tier.copies import CopyTable
-from tests.ec_protocol.world import BLOCK, COMPAT
 from tests.ec_verify.traces.traced import Recorded
+from tests.world.core import BLOCK, COMPAT
 
 Scenario = Callable[[Recorded], None]
 #: Conjunct, or the start of it, by which a trace is rejected; None: it is accepted.

@@ -33,11 +33,10 @@ from ec_protocol import Node, Peering
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
-from tests.harness.content import BLOCK, DTYPE, ELEMENT, WIDTH, Request, expected, same
-from tests.harness.device import GARBAGE, Device, DeviceEngine, Op
-from tests.harness.host import Host, Step
 from tests.leftovers import SHM, prefix
 from tests.recording import played, recorded
+from tests.world.device import GARBAGE, Device, DeviceEngine, Op
+from tests.world.host import BLOCK, DTYPE, ELEMENT, WIDTH, Host, Request, Step, expected, same
 
 Kind = Literal["device", "cpu"]
 FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)
