@@ -10,19 +10,9 @@ from typing import Any
 
 import pytest
 
-from ec_protocol import (
-    ConfigError,
-    LocalProtocolError,
-    Node,
-    Peering,
-    Timing,
-    make_item,
-)
+from ec_protocol import ConfigError, LocalProtocolError, Node, Peering, Timing, make_item
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.commands import (
-    ForgetRead,
-    PrepareRead,
-)
+from ec_protocol.p2p.commands import ForgetRead, PrepareRead
 from ec_protocol.parts import Parts
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable

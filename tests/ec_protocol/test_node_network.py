@@ -5,24 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from ec_protocol import (
-    RemoteProtocolError,
-)
+from ec_protocol import RemoteProtocolError
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.commands import (
-    AbandonRead,
-    ClosePeer,
-    ReleaseGrant,
-)
-from tests.world.core import (
-    BLOCK,
-    PRODUCER,
-    ROWS,
-    START,
-    Pair,
-    node,
-    states,
-)
+from ec_protocol.p2p.commands import AbandonRead, ClosePeer, ReleaseGrant
+from tests.world.core import BLOCK, PRODUCER, ROWS, START, Pair, node, states
 
 
 # --------------------------------------------------------------------- the network

@@ -9,13 +9,7 @@ runs on: everything must settle, and no block may be lost.
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ec_protocol.tables.timing import Timing
 from ec_protocol.trace import Trace

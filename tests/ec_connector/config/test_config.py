@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from ec_connector.config import settings as config
-from ec_connector.config.settings import (
-    KEYS,
-    ECConfig,
-    PeerToPeerMissing,
-    config_reference,
-)
+from ec_connector.config.settings import KEYS, ECConfig, PeerToPeerMissing, config_reference
 from ec_protocol.errors import ConfigError
 from ec_protocol.tables.timing import Timing, timer_specs
 from tests import ROOT

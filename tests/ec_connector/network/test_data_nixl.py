@@ -21,13 +21,7 @@ from ec_connector.network.data import (
 )
 from ec_connector.network.data.metadata import parse_agent_metadata
 from ec_protocol.errors import ConfigError, LocalProtocolError
-from tests.ec_connector.network.data_driver import (
-    connected,
-    events_until,
-    poll_for,
-    prepare,
-    read,
-)
+from tests.ec_connector.network.data_driver import connected, events_until, poll_for, prepare, read
 from tests.world.processes import until
 
 pytest_plugins = ["tests.ec_connector.network.data_fixtures"]

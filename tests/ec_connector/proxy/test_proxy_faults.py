@@ -12,18 +12,7 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.world.servers import (
-    chat,
-    delta,
-    event,
-    image,
-    mm_hash,
-    run,
-    stream,
-    text,
-    url_of,
-    world,
-)
+from tests.world.servers import chat, delta, event, image, mm_hash, run, stream, text, url_of, world
 
 RED, GREEN = image("red"), image("green")
 

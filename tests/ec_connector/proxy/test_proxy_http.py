@@ -12,16 +12,7 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.world.servers import (
-    OPENING,
-    chat,
-    delta,
-    image,
-    mm_hash,
-    run,
-    text,
-    world,
-)
+from tests.world.servers import OPENING, chat, delta, image, mm_hash, run, text, world
 
 RED, GREEN, BLUE = image("red"), image("green"), image("blue")
 

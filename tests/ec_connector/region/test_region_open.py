@@ -13,11 +13,7 @@ import pytest
 
 from ec_connector.region import file as region_file
 from ec_connector.region import opening
-from ec_connector.region.errors import (
-    RegionBusyError,
-    RegionError,
-    RegionMissingError,
-)
+from ec_connector.region.errors import RegionBusyError, RegionError, RegionMissingError
 from ec_connector.region.shared import SharedRegion, reap_orphans
 from tests import needs
 from tests.ec_connector.region.region_driver import NAME, open_region

@@ -12,11 +12,7 @@ from ec_verify.kit.language.clauses import clauses
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, Step, parse_output
 from ec_verify.models.tla_value import parse
-from ec_verify.pictures.from_tlc import (
-    NothingToExplain,
-    property_comment,
-    story_of_counterexample,
-)
+from ec_verify.pictures.from_tlc import NothingToExplain, property_comment, story_of_counterexample
 from ec_verify.pictures.source import UnknownInput, make_story
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
