@@ -80,8 +80,7 @@ def test_missing_or_zero_ec_cpu_bytes_is_a_value_error_that_names_it(extra: Any)
         ECConfig.parse(extra, "ec_both")
 
 
-@pytest.mark.clause("EC-12.1")
-@pytest.mark.clause("EC-12.3")
+@pytest.mark.clause("EC-12.1", "EC-12.3")
 @pytest.mark.parametrize(
     "value", [-1, True, 1.5, "1.5", "1 GiB", "-5", "", [], {}, float("nan"), 1 << 62, "9" * 30, "²"]
 )

@@ -310,9 +310,7 @@ def test_a_rank_outside_the_world_is_refused(one: Rank, rank: int, world_size: i
         ECWorker(CONFIG, one.region, one.engine, rank, world_size)
 
 
-@pytest.mark.clause("EC-4.1")
-@pytest.mark.clause("EC-4.2")
-@pytest.mark.clause("EC-4.3")
+@pytest.mark.clause("EC-4.1", "EC-4.2", "EC-4.3")
 def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
     """Random steps through the real copy table: each report is accepted exactly once."""
     import random

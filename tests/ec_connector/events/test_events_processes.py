@@ -148,8 +148,7 @@ def test_a_late_subscriber_is_sent_everything_that_is_still_kept(places, start):
         assert "missed" not in dict(listener.told())
 
 
-@pytest.mark.clause("EC-13.3")
-@pytest.mark.clause("EC-13.4")
+@pytest.mark.clause("EC-13.3", "EC-13.4")
 def test_what_is_no_longer_kept_is_told_as_missed(places, start):
     producer = start(blocks=64, **places, ec_events_buffer=3)
     names = []

@@ -49,8 +49,7 @@ def gone(folder: Path) -> bool:
 
 
 # ------------------------------------------------------------- killed at each moment
-@pytest.mark.clause("EC-10.1")
-@pytest.mark.clause("EC-10.6")
+@pytest.mark.clause("EC-10.1", "EC-10.6")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_creator_leaves_nothing(
     folder: Path, spawn: Callable[[], Child], moment: str
@@ -115,8 +114,7 @@ def test_a_creator_killed_at_any_instant_leaves_nothing(
 
 
 # ------------------------------------------------------------------ others still map
-@pytest.mark.clause("EC-10.2")
-@pytest.mark.clause("EC-10.3")
+@pytest.mark.clause("EC-10.2", "EC-10.3")
 def test_a_killed_creator_does_not_take_the_region_from_others(
     folder: Path, spawn: Callable[[], Child]
 ) -> None:
@@ -164,8 +162,7 @@ def test_everything_killed_at_once_the_guard_cleans_up(
     assert eventually(lambda: no_guard(folder))
 
 
-@pytest.mark.clause("EC-10.3")
-@pytest.mark.clause("EC-10.6")
+@pytest.mark.clause("EC-10.3", "EC-10.6")
 def test_everything_killed_and_the_guard_too_the_next_start_reaps(
     folder: Path, spawn: Callable[[], Child]
 ) -> None:

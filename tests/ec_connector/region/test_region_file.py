@@ -97,8 +97,7 @@ def test_an_orphan_of_another_release_is_reaped_and_a_live_one_is_not_joined(fol
 
 
 # --------------------------------------------------------------------------- reaping
-@pytest.mark.clause("EC-10.3")
-@pytest.mark.clause("EC-10.4")
+@pytest.mark.clause("EC-10.3", "EC-10.4")
 def test_the_sweep_takes_orphans_only(folder: Path) -> None:
     dead = [open_region(folder, instance_id="dead", dp_rank=rank) for rank in (0, 1)]
     for region in dead:

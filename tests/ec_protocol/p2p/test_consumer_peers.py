@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer and its peers: losses, old producers, idle connections."""
+"""The consumer and its peers: losses, old producers, idle connections, the end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import pytest
 
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.attempts import IDLE_TTLS, MAX_PEERS
-from ec_protocol.p2p.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
+from ec_protocol.p2p.commands import AbandonRead, ClosePeer, OpenPeer, PrepareRead, SendReq
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
 from tests.world.core import BLOCK, PRODUCER, START, World, content
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 # ------------------------------------------------------------------------- losses
@@ -40,8 +35,7 @@ def test_a_lost_peer_fails_what_is_not_posted_and_quarantines_what_is(world: Wor
     world.check()
 
 
-@pytest.mark.clause("EC-9.4")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-9.4", "EC-7.3")
 def test_a_lost_address_costs_requests_nothing_for_a_while(world: World) -> None:
     world.producer.save("h", N)
     world.fetch("h", N)
@@ -147,8 +141,7 @@ def old_answer(world: World) -> bytes:
     return msgspec.msgpack.encode(ack)
 
 
-@pytest.mark.clause("EC-8.7")
-@pytest.mark.clause("EC-5.1")
+@pytest.mark.clause("EC-8.7", "EC-5.1")
 def test_an_old_producer_is_read_under_the_fence_of_our_own_configuration(world: World) -> None:
     world.producer.save("h", N)
     world.fetch("h", N)
@@ -341,3 +334,34 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
     assert closed == [("host-7", 5601), ("host-3", 5601)], "by when they were asked last"
     assert reads.peers.connected == MAX_PEERS
     world.check()
+
+
+# -------------------------------------------------------------------- shutdown
+def test_shutdown_leaves_nobody_waiting_and_no_block_behind(world: World) -> None:
+    """One attempt in each state; only the posted READ stays, quarantined."""
+    posted = reading(world, "posted")
+    granted(world, "granted")
+    world.producer.tier.alloc("between", N)
+    world.fetch("between", N)
+    world.exchange()
+    world.fetch("requested", N)
+    world.pump()
+    world.commands.clear()
+    world.reads.shutdown(world.now)
+    world.pump()
+    for name in ("posted", "granted", "between", "requested"):
+        assert world.fetch(name, N) == "failed"
+    assert [type(c) for c in world.commands] == [ClosePeer, AbandonRead]
+    assert (world.tier.free_blocks, world.tier.quarantined_blocks) == (14, 2)
+    assert (world.reads.quarantined, world.reads.idle, world.reads.active_reads) == (1, False, 0)
+    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    assert (world.tier.free_blocks, world.reads.idle) == (16, True)
+    assert world.reads.peers.all() == []
+    world.reads.shutdown(world.now)
+    world.check()
+
+
+def test_shutdown_of_nothing_is_nothing(world: World) -> None:
+    world.reads.shutdown(world.now)
+    assert world.pump() == []
+    assert world.reads.next_deadline() is None

@@ -13,11 +13,6 @@ from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
 from tests.world.core import PRODUCER, World
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 @pytest.mark.clause("EC-9.2")
 def test_f8_another_incarnation_voids_what_the_old_one_granted(world: World) -> None:
     """Restart on the same address while one attempt is in each state."""
@@ -101,8 +96,7 @@ def test_a_late_ack_of_a_process_that_was_replaced_does_not_replace_its_successo
     world.check()
 
 
-@pytest.mark.clause("EC-9.1")
-@pytest.mark.clause("EC-9.2")
+@pytest.mark.clause("EC-9.1", "EC-9.2")
 def test_the_loss_of_the_new_process_ends_what_it_was_asked(world: World) -> None:
     """Requests that were sent to the old one and that it took over, answered or not."""
     for name in ("a", "b", "c"):

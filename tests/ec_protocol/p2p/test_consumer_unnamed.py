@@ -14,11 +14,6 @@ pytestmark = pytest.mark.clause("EC-5.6")
 N = 100
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def refuse(world: World, status: XferStatus, mm_hash: str = "h") -> None:
     world.reads.on_ack(PRODUCER, XferAck(mm_hash=mm_hash, status=int(status)), world.now)
     world.pump()

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from ec_protocol.errors import LocalProtocolError
 from ec_protocol.p2p.commands import SendReq
 from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, never_ready, reading, state_of
 from tests.world.core import BLOCK, COMPAT, PRODUCER, START, World
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 # -------------------------------------------------------- an answer stays what it is
@@ -173,8 +169,7 @@ def test_who_leaves_does_not_end_the_fetches_of_others(world: World) -> None:
 
 
 # ----------------------------------------------------------------- the next attempt
-@pytest.mark.clause("EC-5.8")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-5.8", "EC-7.3")
 @pytest.mark.parametrize("late_by", [0.0, 0.001])
 def test_the_last_attempt_that_fits_into_the_budget_is_made(late_by: float) -> None:
     """An ack timeout before the deadline, to the moment; later than that it is not."""
@@ -301,11 +296,21 @@ def test_the_pump_is_told_when_there_is_something_to_do(world: World) -> None:
     assert world.reads.has_commands is False
 
 
-def test_a_session_may_be_as_long_as_the_wire_allows(world: World) -> None:
-    session = "x" * 64
-    reads = ConsumerReads(
+def named(world: World, session: str) -> ConsumerReads:
+    return ConsumerReads(
         world.tier, holds=world.holds, timing=world.timing, compat_hash=COMPAT, session=session
     )
+
+
+@pytest.mark.parametrize("session", ["", "a:b", "x" * 65])
+def test_a_session_that_could_not_be_told_apart_is_refused(world: World, session: str) -> None:
+    with pytest.raises(LocalProtocolError, match="1 to 64 characters, no colon"):
+        named(world, session)
+
+
+def test_a_session_may_be_as_long_as_the_wire_allows(world: World) -> None:
+    session = "x" * 64
+    reads = named(world, session)
     assert reads.fetch("h", PRODUCER, N, None, "r", world.now) == "pending"
     assert reads.drain()[1].req.session_id == f"{session}.1"
 

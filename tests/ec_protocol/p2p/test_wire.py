@@ -73,8 +73,7 @@ def test_the_vectors_are_complete() -> None:
         assert {v["fields"]["status"] for v in acks} == {int(s) for s in XferStatus}
 
 
-@pytest.mark.clause("EC-8.1")
-@pytest.mark.clause("EC-8.2")
+@pytest.mark.clause("EC-8.1", "EC-8.2")
 @pytest.mark.parametrize("vector", of_kind("XferReq"))
 def test_request_vectors_both_ways(vector: dict[str, Any]) -> None:
     data, fields = bytes.fromhex(vector["hex"]), fields_of(vector)
@@ -85,8 +84,7 @@ def test_request_vectors_both_ways(vector: dict[str, Any]) -> None:
     assert wire.encode(decoded) == data
 
 
-@pytest.mark.clause("EC-8.1")
-@pytest.mark.clause("EC-8.7")
+@pytest.mark.clause("EC-8.1", "EC-8.7")
 @pytest.mark.parametrize("vector", of_kind("XferAck"))
 def test_ack_vectors_both_ways(vector: dict[str, Any]) -> None:
     data, fields = bytes.fromhex(vector["hex"]), fields_of(vector)

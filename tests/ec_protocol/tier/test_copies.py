@@ -142,8 +142,7 @@ def test_loads_of_one_encoding_are_independent() -> None:
     assert first.entry.state == "ready"
 
 
-@pytest.mark.clause("EC-4.4")
-@pytest.mark.clause("EC-4.1")
+@pytest.mark.clause("EC-4.4", "EC-4.1")
 def test_a_rank_reports_once() -> None:
     copies = make(world_size=2)
     saved(copies)
