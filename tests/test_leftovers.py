@@ -61,7 +61,6 @@ def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(
         text=True,
     )
     try:
-        assert killed.stdout is not None
         assert "ready\n" in iter(killed.stdout.readline, "")
         there = left_by(killed.pid)
         # Its folder, one of `make`, one in /dev/shm, a region.

@@ -93,7 +93,6 @@ def test_a_step_that_is_interrupted(
         # Whoever runs the tests in the background has it ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert child.stdout is not None
     assert "up\n" in iter(child.stdout.readline, "")
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert leftovers.maker(folder.name) == (child.pid, leftovers.start_of(child.pid))

@@ -43,11 +43,9 @@ class Producer:
         self.announced: dict[str, Any] = self.hear()
 
     def hear(self) -> Any:
-        assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def open_grants(self) -> int:
-        assert self.process.stdin is not None
         self.process.stdin.write("?\n")
         self.process.stdin.flush()
         return int(self.hear())

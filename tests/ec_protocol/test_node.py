@@ -281,7 +281,6 @@ def test_a_fetched_encoding_is_held_until_its_load_is_planned() -> None:
     assert states(pair.consumer) == {"a": "pinned"}
     assert pair.consumer.promise("a")
     copy = pair.consumer.plan(item(), "r")
-    assert copy is not None
     pair.consumer.build_step(pair.now)
     assert pair.consumer.report(copy.copy_id, 0, landed=True) is copy
     assert states(pair.consumer) == {"a": "ready"}
@@ -307,7 +306,6 @@ def test_a_load_can_be_planned_again_in_the_next_step() -> None:
     for _ in range(2):
         assert n.promise("a")
         copy = n.plan(item(), "r")
-        assert copy is not None
         assert n.build_step(START) == (copy,)
         n.report(copy.copy_id, 0, landed=True)
     assert not n.promise("nothing")
@@ -329,8 +327,6 @@ def test_both_sides_mean_the_same_by_the_same_facts_only() -> None:
         vllm_version=facts[0], model=facts[1], dtype=facts[2], incarnation="i", base_addr=0
     )
     n = Node(blocks=1, block_bytes=BLOCK, peering=peering)
-    assert n.reads is not None
-    assert n.grants is not None
     expected = wire.compatibility_hash(*facts, BLOCK)
     assert n.reads.compat_hash == n.grants.compat_hash == expected
     assert (n.reads.session, n.grants.incarnation) == ("i", "i")
@@ -340,9 +336,7 @@ def test_an_answer_is_a_sign_of_life() -> None:
     pair = Pair()
     pair.want()
     pair.deliver(wire.XferAck(mm_hash="z", status=0, session_id="s.9"))
-    assert pair.consumer.reads is not None
     peer = pair.consumer.reads.peers.current(PRODUCER)
-    assert peer is not None
     assert peer.state == "live"
 
 
@@ -372,7 +366,6 @@ def test_every_rank_reports_a_load_and_the_first_alone_a_save() -> None:
     save(n, item())
     assert n.promise("a")
     copy = n.plan(item(), "r")
-    assert copy is not None
     n.build_step(START)
     n.report(copy.copy_id, 1, landed=True)
     assert states(n) == {"a": "pinned"}

@@ -40,6 +40,7 @@ from ec_protocol.p2p.commands import (
     SendReq,
 )
 from ec_protocol.p2p.consumer import FetchState
+from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
 from ec_protocol.trace import Trace
 
@@ -119,11 +120,16 @@ class Region:
         found = b"".join(bytes(self.bytes[o : o + n]) for o, n in pieces)
         return found == content(entry.mm_hash, entry.nbytes)
 
-    def save(self, mm_hash: str, nbytes: int) -> Entry:
-        """Allocate, write and land an encoding."""
+    def begin_save(self, mm_hash: str, nbytes: int) -> Copy:
+        """Allocate an encoding and hand its save to a worker, which takes its time."""
         copy = self.copies.plan_save(mm_hash, nbytes)
         assert copy is not None, f"no room for {mm_hash}"
         self.copies.submit(copy)
+        return copy
+
+    def save(self, mm_hash: str, nbytes: int) -> Entry:
+        """Allocate, write and land an encoding."""
+        copy = self.begin_save(mm_hash, nbytes)
         self.fill(copy.entry)
         self.copies.report(copy.copy_id, 0, landed=True)
         return copy.entry

@@ -271,6 +271,12 @@ class Engine:
         self.settle()
         return scheduled
 
+    def step_and_play(self) -> None:
+        """One step, and what its peers do meanwhile."""
+        self.step()
+        if self.p2p is not None:
+            self.p2p.play(self)
+
     def settle(self) -> None:
         """Everything that is under way ends."""
         while self.flight:
@@ -291,9 +297,7 @@ class Engine:
         deadline = time.monotonic() + 30
         while self.host.wants_step or self.flight:
             assert time.monotonic() < deadline, f"not idle: {self.leftovers()}"
-            self.step()
-            if self.p2p is not None:
-                self.p2p.play(self)
+            self.step_and_play()
         # Holds on announced encodings end with their time.
         self.now += 1e4
         self.host.to_announce = 1

@@ -118,7 +118,6 @@ class Node:
         """What the region holds for an encoding; it must be servable."""
         with self.lock:
             entry = self.tier.get(mm_hash)
-            assert entry is not None
             assert entry.servable
             data = b"".join(bytes(self.region.view(extent)) for extent in entry.extents)
             return data[: entry.nbytes]

@@ -156,7 +156,6 @@ class Child:
         Raises:
             subprocess.TimeoutExpired: It did not in that time, and was killed.
         """
-        assert self.process.stdin is not None
         self.process.stdin.close()
         try:
             self.process.wait(patience_s)
@@ -170,5 +169,4 @@ class Child:
         self.process.wait(DEADLINE_S)
         # Not read to their ends: a process that it has started may hold them open.
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             pipe.close()

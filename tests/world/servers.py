@@ -109,7 +109,6 @@ class Fake:
 
     async def break_off(self) -> None:
         """Cut the connection of the request that is being answered."""
-        assert self.transport is not None
         self.transport.abort()
         await asyncio.Event().wait()
 

@@ -110,7 +110,6 @@ def test_ec_events_endpoints_move_with_the_dp_rank(endpoint: str, of_rank_3: str
         made = parse(
             rank=rank, ec_events_endpoint=endpoint, ec_events_replay_endpoint="tcp://*:7000"
         ).events
-        assert made is not None
         assert made.endpoint == wanted
         assert made.replay_endpoint == f"tcp://*:{7000 + rank}"
 

@@ -145,7 +145,6 @@ def test_announcement_names_every_occurrence() -> None:
     items = [item("a"), item("b"), item("a")]
     engine.report(engine.step(Request("r", items)))
     _, params = engine.scheduler.request_finished(Request("r", items))
-    assert params is not None
     assert {name: said["item_indices"] for name, said in params.items()} == {"a": [0, 2], "b": [1]}
 
 

@@ -310,7 +310,6 @@ def test_a_dead_or_stopped_process_is_lost_in_heartbeat_time(context, how):
     )
     client = ControlClient(context, FAST)
     try:
-        assert process.stdout is not None
         peer = (HERE, int(process.stdout.readline()))
         client.open(peer, 0.0)
         assert changes(client) == [(peer, True)]

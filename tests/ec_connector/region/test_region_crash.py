@@ -268,7 +268,6 @@ def test_a_forked_child_counts_as_a_user(folder: Path, spawn: Callable[[], Child
     creator.process.kill()
     creator.process.wait(DEADLINE_S)
     assert reap_orphans(str(folder)).live == 1  # the child still maps it
-    assert creator.process.stdin is not None
     creator.process.stdin.close()
     assert eventually(lambda: reap_orphans(str(folder)).names == (NAME,))
 

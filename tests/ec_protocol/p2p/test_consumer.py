@@ -117,13 +117,9 @@ def test_what_the_producer_is_asked(world: World) -> None:
 def test_a_connection_is_opened_once_and_each_attempt_has_its_session(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)
-    commands = world.pump()
-    assert [type(command) for command in commands] == [OpenPeer, SendReq, SendReq, SendReq]
-    assert [c.req.session_id for c in commands if isinstance(c, SendReq)] == [
-        "c1.1",
-        "c1.2",
-        "c1.3",
-    ]
+    opened, *asked = world.pump()
+    assert opened == OpenPeer(PRODUCER)
+    assert [command.req.session_id for command in asked] == ["c1.1", "c1.2", "c1.3"]
 
 
 # --------------------------------------------------------------------- waiters

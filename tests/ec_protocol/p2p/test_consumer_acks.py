@@ -62,7 +62,6 @@ def test_a_refusal_falls_back_at_once(world: World, status: int) -> None:
 @pytest.mark.clause("EC-5.8", "EC-8.5")
 def test_not_ready_is_asked_again_with_the_same_blocks(world: World) -> None:
     entry = world.tier.get("h")
-    assert entry is not None
     extents = entry.extents
     request = b""
     for attempt in range(1, 6):

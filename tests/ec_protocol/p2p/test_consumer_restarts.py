@@ -131,7 +131,6 @@ def test_of_many_processes_at_one_address_the_last_few_are_remembered(world: Wor
         ack = XferAck(name, 1, f"c1.{i + 1}", incarnation=name)
         world.reads.on_ack(PRODUCER, ack, world.now)
     peer = world.reads.peers.current(PRODUCER)
-    assert peer is not None
     assert peer.incarnation == names[-1]
     assert peer.former == tuple(names[-1 - MAX_FORMER : -1])
 
@@ -182,5 +181,4 @@ def test_a_new_incarnation_may_speak_another_version(world: World) -> None:
     world.reads.on_ack(PRODUCER, nack, world.now)
     world.reads.on_ack(PRODUCER, XferAck("b", 5, "c1.2", incarnation="new"), world.now)
     peer = world.reads.peers.current(PRODUCER)
-    assert peer is not None
     assert (peer.incarnation, peer.version) == ("new", wire.PREFERRED_VERSION)

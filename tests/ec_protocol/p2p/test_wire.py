@@ -26,8 +26,6 @@ IDS = [vector["name"] for vector in VECTORS]
 
 def generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("make_wire_vectors", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

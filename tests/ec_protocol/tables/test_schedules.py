@@ -22,7 +22,6 @@ def reuse_the_blocks_of(world: World, mm_hash: str) -> None:
     """The producer evicts the encoding and writes another into its very blocks."""
     tier = world.producer.tier
     entry = tier.get(mm_hash)
-    assert entry is not None
     extents = entry.extents
     fresh = world.producer.save("something-else", tier.num_blocks * BLOCK)
     assert entry.state == "freed"

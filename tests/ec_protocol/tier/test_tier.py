@@ -45,7 +45,6 @@ def names(tier: EncodingTier) -> set[str]:
 def test_an_entry_takes_whole_blocks(nbytes: int, blocks: int) -> None:
     tier = make()
     entry = tier.alloc("a", nbytes, (1, nbytes))
-    assert entry is not None
     assert (entry.num_blocks, entry.nbytes, entry.shape) == (blocks, nbytes, (1, nbytes))
     assert entry.state == "allocated"
     assert tier.free_blocks == 8 - blocks
@@ -54,7 +53,6 @@ def test_an_entry_takes_whole_blocks(nbytes: int, blocks: int) -> None:
 
 def test_a_block_may_be_a_single_byte() -> None:
     entry = EncodingTier(4, 1).alloc("a", 3)
-    assert entry is not None
     assert entry.num_blocks == 3
 
 

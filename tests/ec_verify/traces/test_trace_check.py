@@ -52,7 +52,6 @@ def test_a_trace_that_is_rejected_alone_is_rejected_beside_others(
 
 def test_a_rejection_says_where_and_what_to_do(reports: dict[str, Report]) -> None:
     rejection = reports["an_ack_that_names_other_blocks"].rejection
-    assert rejection is not None
     assert (rejection.action, rejection.process) == ("AckOk", "consumer")
     assert rejection.line == (rejection.number or 0) + 1
     assert "AckOk in tla/traces/TraceRead.tla, line" in rejection.advice
@@ -61,11 +60,9 @@ def test_a_rejection_says_where_and_what_to_do(reports: dict[str, Report]) -> No
 
 def test_an_invariant_blames_the_record_that_broke_it(reports: dict[str, Report]) -> None:
     rejection = reports["a_source_reused_under_a_read_that_is_accepted"].rejection
-    assert rejection is not None
     assert (rejection.action, rejection.process) == ("ReadDone", "consumer")
 
 
 def test_a_comparison_shows_both_sides(reports: dict[str, Report]) -> None:
     rejection = reports["retired_blocks_that_are_not_counted"].rejection
-    assert rejection is not None
     assert (rejection.expected, rejection.logged) == ("1", "0")
