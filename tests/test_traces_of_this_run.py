@@ -85,7 +85,7 @@ def builds_nodes(path: Path) -> bool:
     )
 
 
-def test_the_census_has_every_module_that_builds_a_node() -> None:
+def test_the_census_has_every_module_that_builds_a_node():
     building = {path.stem for path in TESTS.rglob("test_*.py") if builds_nodes(path)}
     assert sorted(building - set(CENSUS)) == []
     there = {path.stem for path in TESTS.rglob("test_*.py")} | {"e2e"}
@@ -122,13 +122,13 @@ def without_traces(left: Iterable[str]) -> list[str]:
     return sorted(ran - set(left))
 
 
-def test_every_module_that_ran_left_traces(request: pytest.FixtureRequest, runs: Runs) -> None:
+def test_every_module_that_ran_left_traces(request, runs):
     whole = not any("::" in arg for arg in request.config.args)
     needs.optional(whole, "only some tests of a module were asked for")
     assert without_traces(runs) == []
 
 
-def test_a_session_without_a_single_trace_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_without_a_single_trace_is_noticed(monkeypatch):
     monkeypatch.setattr(recording, "ran", Counter({"test_pump_pair": 3, "test_tier": 1}))
     monkeypatch.setattr(recording, "deselected", Counter())
     assert without_traces([]) == ["test_pump_pair"]
@@ -136,13 +136,11 @@ def test_a_session_without_a_single_trace_is_noticed(monkeypatch: pytest.MonkeyP
     assert without_traces([]) == []
 
 
-def test_nothing_is_left_that_the_census_does_not_know(runs: Runs) -> None:
+def test_nothing_is_left_that_the_census_does_not_know(runs):
     assert sorted(set(runs) - set(CENSUS)) == []
 
 
-def test_every_run_is_accepted(
-    runs: Runs, reports: list[Report], session_traces: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_run_is_accepted(runs, reports, session_traces, capsys):
     """A run that is not is kept; if the checker was wrong it belongs into ``traces/failures``."""
     files = [files for found in runs.values() for files in found]
     rejected = {}
@@ -183,7 +181,7 @@ RARELY = {
 }
 
 
-def test_the_traces_show_every_action_and_edge(reports: list[Report]) -> None:
+def test_the_traces_show_every_action_and_edge(reports):
     """Of a whole session: actions and edges that no real run shows were never compared."""
     absent = sorted(module for module in WHOLE if not recording.ran[module])
     needs.optional(not absent, f"not a whole session: without {', '.join(absent)}")

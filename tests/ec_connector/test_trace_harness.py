@@ -64,16 +64,14 @@ def reports(number: int) -> list[Report]:
     return check_runs(runs, TlcRunner())
 
 
-def test_random_traffic_is_accepted(
-    number: int, reports: list[Report], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_random_traffic_is_accepted(number, reports, capsys):
     with capsys.disabled():
         sys.stderr.write(f"\nEC_TRACE_SEED={number}\n")
     rejected = {report.name: report.rejection for report in reports if report.rejection}
     assert rejected == {}
 
 
-def test_it_is_traffic_of_every_role(reports: list[Report]) -> None:
+def test_it_is_traffic_of_every_role(reports):
     assert len(reports) > 10
     seen = {action for report in reports for action in report.actions}
     assert {"Reserve", "PlanLoad", "LoadLanded", "SaveLanded", "RequestRead", "Hold"} <= seen

@@ -74,9 +74,7 @@ EXTENTS: list[Extents] = [((0, 6),), ((40, 6),), ((10, 2), (3, 1), (60, 3)), ((6
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("extents", EXTENTS, ids=str)
-def test_a_save_and_a_load_give_the_same_bits(
-    region: SharedRegion, engine: CpuCopyEngine, dtype: torch.dtype, extents: Extents
-) -> None:
+def test_a_save_and_a_load_give_the_same_bits(region, engine, dtype, extents):
     rows = 5 * BLOCK // dtype.itemsize // 16 + 3  # five blocks and a tail
     source = random_tensor((rows, 16), dtype)
     engine.submit_saves([CopyJob(1, source, extents, source.nbytes)])
@@ -90,9 +88,7 @@ def test_a_save_and_a_load_give_the_same_bits(
     assert drain(engine) == {2: True}
 
 
-def test_only_the_bytes_of_the_encoding_are_written(
-    region: SharedRegion, engine: CpuCopyEngine
-) -> None:
+def test_only_the_bytes_of_the_encoding_are_written(region, engine):
     extents = ((10, 2), (3, 2))
     source = random_tensor((3 * BLOCK + 77,), torch.uint8)
     engine.submit_saves([CopyJob(1, source, extents, source.nbytes)])
@@ -105,9 +101,7 @@ def test_only_the_bytes_of_the_encoding_are_written(
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3])
-def test_sources_of_any_layout_are_saved_in_row_order(
-    region: SharedRegion, engine: CpuCopyEngine, offset: int
-) -> None:
+def test_sources_of_any_layout_are_saved_in_row_order(region, engine, offset):
     whole = random_tensor((40, 50), torch.bfloat16)
     sources = [whole.t(), whole[:, offset::2], whole[offset:], whole.requires_grad_()]
     jobs = [
@@ -119,7 +113,7 @@ def test_sources_of_any_layout_are_saved_in_row_order(
         assert gather(region, job.extents, job.nbytes) == bits(job.tensor.detach())
 
 
-def test_many_copies_at_once(region: SharedRegion, engine: CpuCopyEngine) -> None:
+def test_many_copies_at_once(region, engine):
     dice = random.Random(5)
     space = ExtentAllocator(BLOCKS)
     for round_ in range(20):
@@ -178,8 +172,8 @@ def _bad_jobs() -> dict[str, CopyJob]:
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("direction", ["save", "load"])
 def test_a_job_that_cannot_start_is_reported_and_the_rest_is_copied(
-    region: SharedRegion, engine: CpuCopyEngine, kind: str, position: int, direction: str
-) -> None:
+    region, engine, kind, position, direction
+):
     good = [
         CopyJob(1, random_tensor((BLOCK,), torch.uint8, 1), ((20, 1),), BLOCK),
         CopyJob(2, random_tensor((BLOCK,), torch.uint8, 2), ((21, 1),), BLOCK),
@@ -198,7 +192,7 @@ def test_a_job_that_cannot_start_is_reported_and_the_rest_is_copied(
         assert set(bits(good[1].tensor)) == {FILL}
 
 
-def test_the_destination_of_a_load_must_be_contiguous(engine: CpuCopyEngine) -> None:
+def test_the_destination_of_a_load_must_be_contiguous(engine):
     target = torch.zeros((BLOCK, 2), dtype=torch.uint8)[:, 0]
     engine.submit_loads([CopyJob(1, target, ((0, 1),), BLOCK)])
     assert engine.order_loads() == {1}
@@ -206,9 +200,7 @@ def test_the_destination_of_a_load_must_be_contiguous(engine: CpuCopyEngine) -> 
     assert not target.any()
 
 
-def test_a_pool_that_refuses_half_way_leaves_no_job_unreported(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_refuses_half_way_leaves_no_job_unreported(region, engine, monkeypatch):
     real = engine._pool.submit
     calls = itertools.count()
 
@@ -224,9 +216,7 @@ def test_a_pool_that_refuses_half_way_leaves_no_job_unreported(
     assert set(bytes(region.view((2, 3)))) == {FILL}
 
 
-def test_a_copy_that_fails_on_its_thread_is_reported(
-    engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_fails_on_its_thread_is_reported(engine, monkeypatch):
     class Broken:
         @staticmethod
         def memmove(*_: Any) -> None:
@@ -254,9 +244,7 @@ class Gate:
         self.real(*args)
 
 
-def test_submitting_and_polling_never_wait(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submitting_and_polling_never_wait(region, engine, monkeypatch):
     gate = Gate()
     monkeypatch.setattr(copy_cpu, "_libc", gate)
     tensor = random_tensor((BLOCK,), torch.uint8)
@@ -269,9 +257,7 @@ def test_submitting_and_polling_never_wait(
     assert len(drain(engine)) == 5
 
 
-def test_loads_do_not_wait_for_saves(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loads_do_not_wait_for_saves(region, engine, monkeypatch):
     gate = Gate()
     monkeypatch.setattr(copy_cpu, "_libc", gate)
     engine.submit_saves([CopyJob(1, torch.zeros(BLOCK, dtype=torch.uint8), ((0, 1),), BLOCK)])
@@ -285,14 +271,12 @@ def test_loads_do_not_wait_for_saves(
     assert drain(engine) == {1: True}
 
 
-def test_order_loads_without_loads_returns_at_once(engine: CpuCopyEngine) -> None:
+def test_order_loads_without_loads_returns_at_once(engine):
     assert engine.order_loads() == set()
     assert engine.device == torch.device("cpu")
 
 
-def test_the_source_is_kept_alive_until_it_is_copied(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_source_is_kept_alive_until_it_is_copied(region, engine, monkeypatch):
     import weakref
 
     gate = Gate()
@@ -309,9 +293,7 @@ def test_the_source_is_kept_alive_until_it_is_copied(
     assert storage() is None
 
 
-def test_shutdown_waits_for_what_is_under_way(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shutdown_waits_for_what_is_under_way(region, engine, monkeypatch):
     gate = Gate()
     monkeypatch.setattr(copy_cpu, "_libc", gate)
     tensor = random_tensor((BLOCK,), torch.uint8)
@@ -333,9 +315,7 @@ def test_shutdown_waits_for_what_is_under_way(
     assert drain(engine) == dict.fromkeys(range(4), True)
 
 
-def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(
-    region: SharedRegion, engine: CpuCopyEngine
-) -> None:
+def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(region, engine):
     engine.shutdown()
     engine.shutdown()
     engine.submit_saves([CopyJob(1, torch.zeros(BLOCK, dtype=torch.uint8), ((0, 1),), BLOCK)])
@@ -343,9 +323,7 @@ def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(
     assert bytes(region.view((0, 1)))[0] == FILL
 
 
-def test_closing_the_region_too_early_cannot_crash_a_copy(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_the_region_too_early_cannot_crash_a_copy(region, engine, monkeypatch):
     gate = Gate()
     monkeypatch.setattr(copy_cpu, "_libc", gate)
     tensor = random_tensor((BLOCK,), torch.uint8)
@@ -357,7 +335,7 @@ def test_closing_the_region_too_early_cannot_crash_a_copy(
 
 
 # ----------------------------------------------------------------------- byte_spans
-def test_byte_spans() -> None:
+def test_byte_spans():
     assert byte_spans(((4, 2), (0, 3)), 4 * 10 + 1, 8, 10) == [(40, 20), (0, 21)]
     assert byte_spans(((0, 1),), 1, 8, 10) == [(0, 1)]
     assert byte_spans(((0, 8),), 80, 8, 10) == [(0, 80)]
@@ -376,6 +354,6 @@ def test_byte_spans() -> None:
         (((0, 2), (1, 2)), 40, "overlap"),
     ],
 )
-def test_byte_spans_refuses(extents: Extents, nbytes: int, message: str) -> None:
+def test_byte_spans_refuses(extents, nbytes, message):
     with pytest.raises(RegionArgumentError, match=message):
         byte_spans(extents, nbytes, 8, 10)

@@ -44,9 +44,7 @@ def consumer() -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("nbytes", [1, BLOCK, 3 * BLOCK + 7, 20 * BLOCK])
-def test_bytes_arrive_and_the_grant_is_released(
-    producer: Node, consumer: Node, nbytes: int
-) -> None:
+def test_bytes_arrive_and_the_grant_is_released(producer, consumer, nbytes):
     data = os.urandom(nbytes)
     producer.save("a", data)
     assert consumer.fetch("a", producer.address, nbytes) == "ready"
@@ -57,7 +55,7 @@ def test_bytes_arrive_and_the_grant_is_released(
         assert producer.tier.evictable_blocks == producer.tier.blocks_for(nbytes)
 
 
-def test_source_and_destination_in_several_pieces(producer: Node, consumer: Node) -> None:
+def test_source_and_destination_in_several_pieces(producer, consumer):
     for node in (producer, consumer):
         with node.lock:  # every second one lands first and is evicted first: holes of four blocks
             saves = [node.begin_save(f"f{index}", 4 * BLOCK) for index in range(16)]
@@ -70,7 +68,7 @@ def test_source_and_destination_in_several_pieces(producer: Node, consumer: Node
     assert consumer.bytes_of("a") == data
 
 
-def test_many_encodings_and_both_roles_at_once() -> None:
+def test_many_encodings_and_both_roles_at_once():
     with Node("ec_both", 128) as left, Node("ec_both", 128) as right:
         rng = random.Random(7)
         sizes = {f"x{i}": rng.randrange(1, 4 * BLOCK) for i in range(12)}
@@ -86,7 +84,7 @@ def test_many_encodings_and_both_roles_at_once() -> None:
 
 
 @pytest.mark.clause("EC-5.8")
-def test_a_save_that_lands_later_costs_latency_only(producer: Node, consumer: Node) -> None:
+def test_a_save_that_lands_later_costs_latency_only(producer, consumer):
     data = os.urandom(2 * BLOCK)
     with producer.lock:
         save = producer.begin_save("a", len(data))
@@ -105,7 +103,7 @@ def test_a_save_that_lands_later_costs_latency_only(producer: Node, consumer: No
         assert landed.extents == extents, "the retry kept its blocks"
 
 
-def test_what_the_producer_does_not_have_falls_back(producer: Node, consumer: Node) -> None:
+def test_what_the_producer_does_not_have_falls_back(producer, consumer):
     assert consumer.fetch("nothing", producer.address, BLOCK) == "failed"
     assert producer.counters()["nack_missing"] == 1
     with consumer.lock:
@@ -113,7 +111,7 @@ def test_what_the_producer_does_not_have_falls_back(producer: Node, consumer: No
 
 
 @pytest.mark.clause("EC-8.4")
-def test_another_model_is_refused(producer: Node) -> None:
+def test_another_model_is_refused(producer):
     producer.save("a", b"x" * BLOCK)
     with Node("ec_consumer", facts=dataclasses.replace(FACTS, model="other")) as other:
         assert other.fetch("a", producer.address, BLOCK) == "failed"
@@ -121,7 +119,7 @@ def test_another_model_is_refused(producer: Node) -> None:
 
 
 @pytest.mark.clause("EC-8.3")
-def test_an_announcement_of_another_size_is_refused(producer: Node, consumer: Node) -> None:
+def test_an_announcement_of_another_size_is_refused(producer, consumer):
     producer.save("a", b"x" * BLOCK)
     assert consumer.fetch("a", producer.address, 2 * BLOCK) == "failed"
     assert consumer.counters()["unusable_acks"] == 1
@@ -129,7 +127,7 @@ def test_an_announcement_of_another_size_is_refused(producer: Node, consumer: No
 
 
 @pytest.mark.clause("EC-9.1")
-def test_nobody_at_the_address(consumer: Node) -> None:
+def test_nobody_at_the_address(consumer):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -140,7 +138,7 @@ def test_nobody_at_the_address(consumer: Node) -> None:
 
 
 @pytest.mark.clause("EC-9.2")
-def test_producer_restart_on_the_same_port(consumer: Node) -> None:
+def test_producer_restart_on_the_same_port(consumer):
     first = Node("ec_producer")
     host, port = first.address
     first.save("a", b"1" * BLOCK)
@@ -156,7 +154,7 @@ def test_producer_restart_on_the_same_port(consumer: Node) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_port_in_use_is_a_typed_error_and_leaves_nothing(producer: Node, host: str) -> None:
+def test_port_in_use_is_a_typed_error_and_leaves_nothing(producer, host):
     threads = threading.active_count()
     with pytest.raises(BindError, match="VLLM_EC_SIDE_CHANNEL_PORT") as caught:
         Node("ec_producer", bind=(host, producer.address[1]))
@@ -165,16 +163,14 @@ def test_port_in_use_is_a_typed_error_and_leaves_nothing(producer: Node, host: s
     assert threading.active_count() == threads
 
 
-def test_unknown_backend_is_a_typed_error() -> None:
+def test_unknown_backend_is_a_typed_error():
     with pytest.raises(DataPlaneConfigError, match="NOPE"):
         Node("ec_consumer", extra={"ec_nixl_backends": ["NOPE"]})
 
 
 # --------------------------------------------------------------------- hostile peers
 @pytest.mark.clause("EC-8.1")
-def test_the_server_survives_whatever_comes_and_goes_on_serving(
-    producer: Node, consumer: Node
-) -> None:
+def test_the_server_survives_whatever_comes_and_goes_on_serving(producer, consumer):
     producer.save("a", b"a" * BLOCK)
     rng = random.Random(11)
     good = wire.encode(XferReq(mm_hash="a", compatibility_hash="x", session_id="s.1"))
@@ -218,7 +214,7 @@ def test_the_server_survives_whatever_comes_and_goes_on_serving(
 
 
 @pytest.mark.clause("EC-8.1", "EC-8.3")
-def test_a_hostile_producer_costs_the_request_its_fetch_only(consumer: Node) -> None:
+def test_a_hostile_producer_costs_the_request_its_fetch_only(consumer):
     """Whatever the answer says: a fall-back, and the consumer goes on."""
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
@@ -294,7 +290,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("method", ["poll", "prepare", "abandon"])
-def test_a_pump_that_fails_fails_closed_and_says_so(producer: Node, method: str) -> None:
+def test_a_pump_that_fails_fails_closed_and_says_so(producer, method):
     producer.save("a", b"a" * BLOCK)
     failures: list[BaseException] = []
     with Node(
@@ -329,7 +325,7 @@ class Refusing(Broken):
         raise DataPlaneError("refused")
 
 
-def test_a_read_that_cannot_be_prepared_falls_back(producer: Node) -> None:
+def test_a_read_that_cannot_be_prepared_falls_back(producer):
     producer.save("a", b"a" * BLOCK)
     with Node("ec_consumer", wrap_reader=lambda reader: Refusing(reader, "prepare")) as node:
         assert node.fetch("a", producer.address, BLOCK) == "failed"
@@ -340,9 +336,7 @@ def test_a_read_that_cannot_be_prepared_falls_back(producer: Node) -> None:
 
 
 @pytest.mark.clause("EC-6.1", "EC-6.2")
-def test_a_read_that_cannot_be_posted_is_quarantined_until_its_endpoint_is_gone(
-    producer: Node,
-) -> None:
+def test_a_read_that_cannot_be_posted_is_quarantined_until_its_endpoint_is_gone(producer):
     producer.save("a", b"a" * BLOCK)
     with Node("ec_consumer", wrap_reader=lambda reader: Refusing(reader, "post")) as node:
         assert node.fetch("a", producer.address, BLOCK) == "failed"
@@ -350,7 +344,7 @@ def test_a_read_that_cannot_be_posted_is_quarantined_until_its_endpoint_is_gone(
         assert node.p2p.healthy
 
 
-def test_stop_in_the_middle_of_a_fetch(producer: Node) -> None:
+def test_stop_in_the_middle_of_a_fetch(producer):
     with producer.lock:
         producer.begin_save("a", BLOCK)
     node = Node("ec_consumer")
@@ -363,9 +357,7 @@ def test_stop_in_the_middle_of_a_fetch(producer: Node) -> None:
     node.close()  # twice is once
 
 
-def test_answers_come_while_the_engine_thread_holds_the_interpreter(
-    producer: Node, consumer: Node
-) -> None:
+def test_answers_come_while_the_engine_thread_holds_the_interpreter(producer, consumer):
     """Both engines are this thread, which computes in pure Python and never waits."""
     data = os.urandom(2 * BLOCK)
     producer.save("a", data)
@@ -378,7 +370,7 @@ def test_answers_come_while_the_engine_thread_holds_the_interpreter(
     assert consumer.bytes_of("a") == data
 
 
-def test_memory_outlives_a_pump_that_does_not_end_in_time() -> None:
+def test_memory_outlives_a_pump_that_does_not_end_in_time():
     """Whoever closes the region must not pull it from under a transfer."""
     go_on = threading.Event()
 

@@ -7,7 +7,6 @@ import os
 import random
 import select
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from ec_connector.region.shared import SharedRegion, reap_orphans
 from tests.ec_connector.region.region_driver import (
     GEOMETRY,
     NAME,
-    Child,
     guards_of,
     names_in,
     no_guard,
@@ -51,9 +49,7 @@ def gone(folder: Path) -> bool:
 # ------------------------------------------------------------- killed at each moment
 @pytest.mark.clause("EC-10.1", "EC-10.6")
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_creator_leaves_nothing(
-    folder: Path, spawn: Callable[[], Child], moment: str
-) -> None:
+def test_a_killed_creator_leaves_nothing(folder, spawn, moment):
     creator = spawn()
     creator.open_until(moment, folder)
     named = MOMENTS.index(moment) >= NAMED_FROM
@@ -65,9 +61,7 @@ def test_a_killed_creator_leaves_nothing(
 
 @pytest.mark.clause("EC-10.6")
 @pytest.mark.parametrize("moment", WITHOUT_GUARD)
-def test_without_a_guard_the_next_start_reaps(
-    folder: Path, spawn: Callable[[], Child], moment: str
-) -> None:
+def test_without_a_guard_the_next_start_reaps(folder, spawn, moment):
     creator = spawn()
     creator.open_until(moment, folder, guard=False)
     creator.kill()
@@ -80,9 +74,7 @@ def test_without_a_guard_the_next_start_reaps(
 @pytest.mark.parametrize(
     ("moment", "guard"), [(m, True) for m in MOMENTS] + [(m, False) for m in WITHOUT_GUARD]
 )
-def test_the_same_with_temporary_names(
-    folder: Path, spawn: Callable[[], Child], moment: str, guard: bool
-) -> None:
+def test_the_same_with_temporary_names(folder, spawn, moment, guard):
     creator = spawn()
     creator.call("no_tmpfile")
     creator.open_until(moment, folder, guard=guard)
@@ -96,9 +88,7 @@ def test_the_same_with_temporary_names(
     assert names_in(folder) == [NAME]
 
 
-def test_a_creator_killed_at_any_instant_leaves_nothing(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_creator_killed_at_any_instant_leaves_nothing(folder, spawn):
     seed = random.randrange(1 << 32)
     dice = random.Random(seed)
     for _ in range(25):
@@ -115,9 +105,7 @@ def test_a_creator_killed_at_any_instant_leaves_nothing(
 
 # ------------------------------------------------------------------ others still map
 @pytest.mark.clause("EC-10.2", "EC-10.3")
-def test_a_killed_creator_does_not_take_the_region_from_others(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_killed_creator_does_not_take_the_region_from_others(folder, spawn):
     creator, worker = spawn(), spawn()
     assert creator.open(folder)["created"]
     assert not worker.open(folder)["created"]
@@ -135,9 +123,7 @@ def test_a_killed_creator_does_not_take_the_region_from_others(
     assert eventually(lambda: no_guard(folder))
 
 
-def test_a_joiner_killed_while_joining_changes_nothing(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_joiner_killed_while_joining_changes_nothing(folder, spawn):
     creator = spawn()
     creator.open(folder)
     creator.call("write", block=0, value=7)
@@ -150,9 +136,7 @@ def test_a_joiner_killed_while_joining_changes_nothing(
 
 
 @pytest.mark.clause("EC-10.6")
-def test_everything_killed_at_once_the_guard_cleans_up(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_everything_killed_at_once_the_guard_cleans_up(folder, spawn):
     crowd = [spawn() for _ in range(4)]
     for child in crowd:
         child.open(folder)
@@ -163,9 +147,7 @@ def test_everything_killed_at_once_the_guard_cleans_up(
 
 
 @pytest.mark.clause("EC-10.3", "EC-10.6")
-def test_everything_killed_and_the_guard_too_the_next_start_reaps(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_everything_killed_and_the_guard_too_the_next_start_reaps(folder, spawn):
     crowd = [spawn() for _ in range(3)]
     for child in crowd:
         child.open(folder)
@@ -181,7 +163,7 @@ def test_everything_killed_and_the_guard_too_the_next_start_reaps(
     assert names_in(folder) == [NAME]
 
 
-def test_killed_during_shutdown(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_killed_during_shutdown(folder, spawn):
     creator, worker = spawn(), spawn()
     creator.open(folder)
     worker.open(folder)
@@ -193,7 +175,7 @@ def test_killed_during_shutdown(folder: Path, spawn: Callable[[], Child]) -> Non
 
 
 # ----------------------------------------------------------------------------- guard
-def test_the_guard_is_small_and_alone(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_the_guard_is_small_and_alone(folder, spawn):
     creator = spawn()
     creator.open(folder)
     (pid,) = guards_of(folder)
@@ -211,9 +193,7 @@ def test_the_guard_is_small_and_alone(folder: Path, spawn: Callable[[], Child]) 
     assert b"PYTHONPATH" not in (proc / "environ").read_bytes()
 
 
-def test_the_guard_ends_by_itself_after_an_ordinary_unlink(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_the_guard_ends_by_itself_after_an_ordinary_unlink(folder, spawn):
     creator = spawn()
     creator.open(folder)
     assert len(guards_of(folder)) == 1
@@ -222,7 +202,7 @@ def test_the_guard_ends_by_itself_after_an_ordinary_unlink(
     assert creator.open(folder)["created"]
 
 
-def test_the_guard_outlives_signals_for_its_group(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_the_guard_outlives_signals_for_its_group(folder, spawn):
     creator = spawn()
     creator.open(folder)
     (pid,) = guards_of(folder)
@@ -233,7 +213,7 @@ def test_the_guard_outlives_signals_for_its_group(folder: Path, spawn: Callable[
     assert eventually(lambda: no_guard(folder))
 
 
-def test_the_guard_never_removes_a_successor(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_the_guard_never_removes_a_successor(folder, spawn):
     old, straggler, new = spawn(), spawn(), spawn()
     old.open(folder)
     straggler.open(folder)
@@ -244,14 +224,12 @@ def test_the_guard_never_removes_a_successor(folder: Path, spawn: Callable[[], C
     assert names_in(folder) == [NAME]
 
 
-def test_no_guard_when_it_is_switched_off(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_no_guard_when_it_is_switched_off(folder, spawn):
     spawn().open(folder, guard=False)
     assert no_guard(folder)
 
 
-def test_a_guard_that_cannot_start_is_only_a_warning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_guard_that_cannot_start_is_only_a_warning(folder, monkeypatch, caplog):
     arguments: dict[str, Any] = {**GEOMETRY, "directory": str(folder)}
     for executable in ("", "/nowhere/python", "/bin/false"):
         monkeypatch.setattr("sys.executable", executable)
@@ -261,7 +239,7 @@ def test_a_guard_that_cannot_start_is_only_a_warning(
         caplog.clear()
 
 
-def test_a_forked_child_counts_as_a_user(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_a_forked_child_counts_as_a_user(folder, spawn):
     creator = spawn()
     creator.open(folder, guard=False)
     creator.call("fork")
@@ -272,9 +250,7 @@ def test_a_forked_child_counts_as_a_user(folder: Path, spawn: Callable[[], Child
     assert eventually(lambda: reap_orphans(str(folder)).names == (NAME,))
 
 
-def test_a_forked_child_cannot_unlink_the_region_of_its_parent(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_forked_child_cannot_unlink_the_region_of_its_parent(folder, spawn):
     creator = spawn()
     creator.open(folder)
     assert creator.call("fork_and_close") == {"status": 0}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from tests import needs
 from tests.ec_connector.region.region_driver import (
     GEOMETRY,
     NAME,
-    Child,
     guards_of,
     names_in,
     no_guard,
@@ -50,9 +49,7 @@ def gone(folder: Path) -> bool:
 
 
 # ----------------------------------------------------------------------------- races
-def test_concurrent_creators_make_exactly_one_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_concurrent_creators_make_exactly_one_region(folder, spawn):
     crowd = [spawn() for _ in range(6)]
     for _ in range(8):
         for child in crowd:
@@ -66,9 +63,7 @@ def test_concurrent_creators_make_exactly_one_region(
     assert eventually(lambda: no_guard(folder))
 
 
-def test_concurrent_creators_need_the_memory_once(
-    room_for_one: Path, spawn: Callable[[], Child]
-) -> None:
+def test_concurrent_creators_need_the_memory_once(room_for_one, spawn):
     crowd = [spawn() for _ in range(5)]
     for child in crowd:
         child.send("open", directory=str(room_for_one), **{**GEOMETRY, **BIG})
@@ -77,9 +72,7 @@ def test_concurrent_creators_need_the_memory_once(
     assert [answer.get("created") for answer in answers].count(False) == 4, answers
 
 
-def test_a_creator_killed_in_its_turn_lets_the_next_one_create(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_creator_killed_in_its_turn_lets_the_next_one_create(folder, spawn):
     first, second = spawn(), spawn()
     first.open_until("allocated", folder)
     second.send("open", directory=str(folder), **GEOMETRY)
@@ -88,9 +81,7 @@ def test_a_creator_killed_in_its_turn_lets_the_next_one_create(
 
 
 @pytest.mark.clause("EC-10.3")
-def test_reaping_races_joining_without_losing_a_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_reaping_races_joining_without_losing_a_region(folder, spawn):
     users = [spawn() for _ in range(3)]
     reaper = spawn()
     common: dict[str, Any] = {"directory": str(folder), "seconds": 6.0}
@@ -107,9 +98,7 @@ def test_reaping_races_joining_without_losing_a_region(
     assert gone(folder)
 
 
-def test_guards_race_joining_without_losing_a_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_guards_race_joining_without_losing_a_region(folder, spawn):
     users = [spawn() for _ in range(3)]
     for user in users:
         user.send("hold_loop", directory=str(folder), seconds=6.0, prefault=False, **GEOMETRY)
@@ -121,9 +110,7 @@ def test_guards_race_joining_without_losing_a_region(
 
 
 # -------------------------------------------------------------------------- restarts
-def test_restart_with_the_same_id_waits_for_the_old_processes(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_restart_with_the_same_id_waits_for_the_old_processes(folder, spawn):
     old_scheduler, old_worker, new = spawn(), spawn(), spawn()
     old = old_scheduler.open(folder)
     old_worker.open(folder)
@@ -139,9 +126,7 @@ def test_restart_with_the_same_id_waits_for_the_old_processes(
     assert names_in(folder) == [NAME]
 
 
-def test_a_worker_of_the_new_start_does_not_join_the_old_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_worker_of_the_new_start_does_not_join_the_old_region(folder, spawn):
     old_nonce, new_nonce = "aa" * 16, "bb" * 16
     old_worker, new_worker, new_scheduler = spawn(), spawn(), spawn()
     old_worker.open(folder, nonce=old_nonce)
@@ -155,9 +140,7 @@ def test_a_worker_of_the_new_start_does_not_join_the_old_region(
     assert new_worker.call("read", block=0) == {"value": 0}
 
 
-def test_restart_while_the_old_instance_shuts_down(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_restart_while_the_old_instance_shuts_down(folder, spawn):
     old, new = spawn(), spawn()
     old.open(folder)
     old.call("drain")
@@ -167,9 +150,7 @@ def test_restart_while_the_old_instance_shuts_down(
 
 
 @pytest.mark.parametrize("guard", [True, False])
-def test_restart_after_sigkill_where_one_region_fits(
-    room_for_one: Path, spawn: Callable[[], Child], guard: bool
-) -> None:
+def test_restart_after_sigkill_where_one_region_fits(room_for_one, spawn, guard):
     for turn in range(4):
         child = spawn()
         # the same id, then another one: both find the room that the dead one took
@@ -178,9 +159,7 @@ def test_restart_after_sigkill_where_one_region_fits(
         child.kill()
 
 
-def test_restart_at_once_after_an_ordinary_stop_where_one_region_fits(
-    room_for_one: Path, spawn: Callable[[], Child]
-) -> None:
+def test_restart_at_once_after_an_ordinary_stop_where_one_region_fits(room_for_one, spawn):
     child = spawn()
     for _ in range(4):
         assert child.open(room_for_one, **BIG)["created"]
@@ -188,9 +167,7 @@ def test_restart_at_once_after_an_ordinary_stop_where_one_region_fits(
     assert gone(room_for_one)
 
 
-def test_a_live_region_in_the_way_is_an_error_that_names_the_numbers(
-    room_for_one: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_live_region_in_the_way_is_an_error_that_names_the_numbers(room_for_one, spawn):
     first, second = spawn(), spawn()
     first.open(room_for_one, **BIG)
     answer = second.open(room_for_one, **BIG, instance_id="another")

@@ -178,20 +178,18 @@ def verdicts() -> dict[str, tuple[Verdict, list[Any]]]:
     return {item.run.name: (item.verdict, list(item.log)) for item in done}
 
 
-def test_the_base_breaks_none(verdicts: dict[str, tuple[Verdict, list[Any]]]) -> None:
+def test_the_base_breaks_none(verdicts):
     assert verdicts[""][0] == Verdict(True)
 
 
 @pytest.mark.parametrize("invariant", DOCTORS)
-def test_an_invariant_can_fail(
-    verdicts: dict[str, tuple[Verdict, list[Any]]], invariant: str
-) -> None:
+def test_an_invariant_can_fail(verdicts, invariant):
     blame = verdicts[invariant][0].blame
     assert blame is not None, "nothing failed"
     assert blame.what == invariant
 
 
-def test_all_invariants_are_here() -> None:
+def test_all_invariants_are_here():
     text = (tla_dir() / "traces" / "TraceProps.tla").read_text(encoding="utf-8")
     stated = re.findall(r"^(\w+Inv)\(", text, re.MULTILINE)
     checked = re.findall(

@@ -148,8 +148,6 @@ def rejected() -> dict[str, Counter[str]]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_missing_safeguard_shows_in_the_traces(
-    rejected: dict[str, Counter[str]], name: str
-) -> None:
+def test_a_missing_safeguard_shows_in_the_traces(rejected, name):
     wanted = FAULTS[name].conjunct
     assert any(conjunct.startswith(wanted) for conjunct in rejected[name]), rejected[name]
