@@ -73,8 +73,7 @@ def test_seconds_are_those_of_each_step(sh, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("signum", "verdict"),
-    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "interrupted")],
+    ("signum", "verdict"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "interrupted")]
 )
 def test_a_step_that_is_interrupted(sh, environment, tmp_path, signum, verdict):
     command = '. tools/steps.sh; step "slow"; echo up; cat; true'

@@ -171,7 +171,7 @@ WHOLE = RECORDED - {
 }
 #: Edges that no node of these tests takes, with the reason; ``test_trace_check`` plays them.
 NEVER = {
-    "copy: planned -skip-> skipped": "the delegate hands a copy over in the step that plans it",
+    "copy: planned -skip-> skipped": "the delegate hands a copy over in the step that plans it"
 }
 #: Edges that only random schedules or a race bring about, so that a session may lack them.
 RARELY = {

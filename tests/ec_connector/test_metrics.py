@@ -84,10 +84,7 @@ def test_consumer_events_bytes_and_latencies():
         assert counters["vllm:ec_consumer_events/fetches"] == 1
         assert counters["vllm:ec_params_refused/not_a_mapping"] >= 1
         assert counters["vllm:ec_pump_events/malformed_frames"] == 1
-        assert stats["samples"] == {
-            "vllm:ec_ack_seconds": [0.002],
-            "vllm:ec_read_seconds": [0.01],
-        }
+        assert stats["samples"] == {"vllm:ec_ack_seconds": [0.002], "vllm:ec_read_seconds": [0.01]}
         e.p2p.pump.stats.sample("ack", 0.5)
         again = source.take()
         assert again["samples"] == {"vllm:ec_ack_seconds": [0.5]}

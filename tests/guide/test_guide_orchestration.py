@@ -235,10 +235,7 @@ def test_step_5_nack_missing_falls_back():
 
 def test_step_5_nack_incompat_falls_back():
     other = ModelFacts("0", "another-model", "bfloat16", ELEMENT)
-    with (
-        producer() as p,
-        engine(role="ec_consumer", p2p=RealPeers(facts=other)) as c,
-    ):
+    with producer() as p, engine(role="ec_consumer", p2p=RealPeers(facts=other)) as c:
         failing(c, announce(p, ("a", 3)))
         assert p.node.grants.counters["nack_incompat"] >= 1
         p.drain()

@@ -59,11 +59,11 @@ def served():
 # ------------------------------------------------------------------------ control plane
 def test_heartbeats_2_s_interval_4_s_timeout_8_s_ttl():
     timing = Timing()
-    assert (
-        timing.heartbeat_interval_s,
-        timing.heartbeat_timeout_s,
-        timing.heartbeat_ttl_s,
-    ) == (2.0, 4.0, 8.0)
+    assert (timing.heartbeat_interval_s, timing.heartbeat_timeout_s, timing.heartbeat_ttl_s) == (
+        2.0,
+        4.0,
+        8.0,
+    )
 
 
 def test_heartbeats_are_set_on_the_sockets():

@@ -49,11 +49,7 @@ START_S = 500.0
 #: No peer is missed because it had to wait for a core.
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 
-marks = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(600),
-    pytest.mark.vllm,
-]
+marks = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.vllm]
 
 _numbers = itertools.count(1)
 
@@ -274,13 +270,7 @@ class Ours(Node):
     """Our connector's scheduler half, with hooks around its data plane and its clock."""
 
     def __init__(
-        self,
-        role: str,
-        blocks: int = 128,
-        *,
-        port: int = 0,
-        world_size: int = 1,
-        **settings: float,
+        self, role: str, blocks: int = 128, *, port: int = 0, world_size: int = 1, **settings: float
     ) -> None:
         self.clock = Clock()
         self.plane = Around()

@@ -84,10 +84,9 @@ class Remote:
         outcome = self.outcomes.get(req.mm_hash, "lands")
         if outcome == "silent":
             return
-        status = {
-            "missing": XferStatus.NACK_MISSING,
-            "not_ready": XferStatus.NACK_NOT_READY,
-        }.get(outcome, XferStatus.OK)
+        status = {"missing": XferStatus.NACK_MISSING, "not_ready": XferStatus.NACK_NOT_READY}.get(
+            outcome, XferStatus.OK
+        )
         fields: dict[str, Any] = {}
         if status is XferStatus.OK:
             entry = engine.tier.get(req.mm_hash)

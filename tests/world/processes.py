@@ -83,11 +83,7 @@ class Child:
     """
 
     def __init__(
-        self,
-        *command: str,
-        env: dict[str, str] | None = None,
-        greets: bool = False,
-        **options: Any,
+        self, *command: str, env: dict[str, str] | None = None, greets: bool = False, **options: Any
     ) -> None:
         self._read = bytearray()
         self.process = subprocess.Popen(

@@ -72,8 +72,7 @@ def test_a_wrong_role_is_named(role):
 # -------------------------------------------------------------------- ec_cpu_bytes
 @pytest.mark.clause("EC-12.3")
 @pytest.mark.parametrize(
-    "extra",
-    [None, {}, {"ec_cpu_bytes": 0}, {"ec_cpu_bytes": None}, {"ec_cpu_bytes": "0"}],
+    "extra", [None, {}, {"ec_cpu_bytes": 0}, {"ec_cpu_bytes": None}, {"ec_cpu_bytes": "0"}]
 )
 def test_missing_or_zero_ec_cpu_bytes_is_a_value_error_that_names_it(extra):
     with pytest.raises(ValueError, match=r"ec_cpu_bytes=.* has no default; give a number of"):

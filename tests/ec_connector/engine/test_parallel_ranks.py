@@ -43,10 +43,7 @@ class Instance:
         name = name or f"par-{secrets.token_hex(4)}"
         self.place = Place(name, dp_rank, blocks, str(folder))
         self.node = Node(
-            blocks=blocks,
-            block_bytes=BLOCK,
-            ranks=ranks,
-            trace=played("engine", time.monotonic),
+            blocks=blocks, block_bytes=BLOCK, ranks=ranks, trace=played("engine", time.monotonic)
         )
         self.tier = self.node.tier
         self.scheduler = ECScheduler(
@@ -204,10 +201,7 @@ def test_dp2_each_rank_serves_on_a_port_of_its_own(folder):
     """As configured by one environment: the port, plus the rank."""
     needs("nixl")
     base = free_ports(2)
-    environ = {
-        "VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1",
-        "VLLM_EC_SIDE_CHANNEL_PORT": str(base),
-    }
+    environ = {"VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_EC_SIDE_CHANNEL_PORT": str(base)}
     with ExitStack() as stack:
         nodes = []
         for rank in range(2):

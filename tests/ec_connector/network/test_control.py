@@ -93,13 +93,7 @@ def test_a_port_in_use_names_address_variables_and_fix(context):
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [
-        ("203.0.113.7", 0),
-        ("no.such.host.invalid", 0),
-        ("bad host", 0),
-        (HERE, 70_000),
-        (HERE, -1),
-    ],
+    [("203.0.113.7", 0), ("no.such.host.invalid", 0), ("bad host", 0), (HERE, 70_000), (HERE, -1)],
 )
 def test_what_cannot_be_bound_is_a_typed_error(context, host, port):
     with pytest.raises(BindError, match=host):

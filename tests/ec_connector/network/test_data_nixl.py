@@ -57,10 +57,7 @@ def test_a_notice_needs_no_read(producer, readers, region):
     reader = readers(region)
     reader.notify(producer.metadata, b"s.1:gone")
     assert reader.sending
-    until(
-        lambda: reader.poll() == [] and "s.1:gone" in producer.tell("notices"),
-        "the notice",
-    )
+    until(lambda: reader.poll() == [] and "s.1:gone" in producer.tell("notices"), "the notice")
 
 
 def test_a_read_moves_only_while_the_producer_polls(producer, readers, region):

@@ -294,9 +294,7 @@ def test_a_pump_that_fails_fails_closed_and_says_so(producer, method):
     producer.save("a", b"a" * BLOCK)
     failures: list[BaseException] = []
     with Node(
-        "ec_consumer",
-        wrap_reader=lambda reader: Broken(reader, method),
-        on_failure=failures.append,
+        "ec_consumer", wrap_reader=lambda reader: Broken(reader, method), on_failure=failures.append
     ) as node:
         node.ask("a", producer.address, BLOCK)
         if method == "abandon":

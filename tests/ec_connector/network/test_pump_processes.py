@@ -25,11 +25,7 @@ from tests.world.processes import until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
-FAST_HEARTBEAT = {
-    "heartbeat_interval_s": 0.1,
-    "heartbeat_timeout_s": 0.5,
-    "heartbeat_ttl_s": 1.0,
-}
+FAST_HEARTBEAT = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.5, "heartbeat_ttl_s": 1.0}
 
 
 class BeforePost:

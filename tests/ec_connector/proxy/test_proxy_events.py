@@ -275,9 +275,7 @@ def test_with_a_real_producer_in_another_process(tmp_path, patience):
     from tests.world.instance import BLOCK, Producer
 
     producer = Producer(
-        blocks=2,
-        heartbeat_interval_s=0.1,
-        ec_events_endpoint=f"ipc://{tmp_path}/e",
+        blocks=2, heartbeat_interval_s=0.1, ec_events_endpoint=f"ipc://{tmp_path}/e"
     )
 
     async def scenario():

@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 
 from ec_connector.region.shared import SharedRegion, reap_orphans
-from tests.ec_connector.region.region_driver import (
-    GEOMETRY,
-    NAME,
-    guards_of,
-    names_in,
-    no_guard,
-)
+from tests.ec_connector.region.region_driver import GEOMETRY, NAME, guards_of, names_in, no_guard
 from tests.world.processes import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -145,11 +145,7 @@ def test_allocation_goes_in_steps_that_a_signal_cannot_undo(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "posix_fallocate", lambda _, start, n: steps.append((start, n)))
         allocate(0, "path", str(folder), 40 * MIB + 1)
-    assert steps == [
-        (0, 16 * MIB),
-        (16 * MIB, 16 * MIB),
-        (32 * MIB, 8 * MIB + 1),
-    ]
+    assert steps == [(0, 16 * MIB), (16 * MIB, 16 * MIB), (32 * MIB, 8 * MIB + 1)]
 
 
 # ----------------------------------------------------------------- memory limits

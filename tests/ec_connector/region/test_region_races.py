@@ -14,13 +14,7 @@ import pytest
 
 from ec_connector.region.shared import reap_orphans
 from tests import needs
-from tests.ec_connector.region.region_driver import (
-    GEOMETRY,
-    NAME,
-    guards_of,
-    names_in,
-    no_guard,
-)
+from tests.ec_connector.region.region_driver import GEOMETRY, NAME, guards_of, names_in, no_guard
 from tests.world.processes import eventually
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -88,9 +88,7 @@ def test_who_comes_when_the_budget_is_spent_is_told_so_once_and_for_all(world: W
 
 
 @pytest.mark.clause("EC-5.9")
-def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(
-    world: World,
-) -> None:
+def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(world: World) -> None:
     """It has not joined the fetch, whose READ is lost a moment later."""
     attempt = reading(world)
     world.now = START + world.timing.fetch_budget_s

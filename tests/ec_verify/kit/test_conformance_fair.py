@@ -365,8 +365,7 @@ class RefusesVersions(Ours):
 
 
 @pytest.mark.parametrize(
-    ("version", "verdict"),
-    [({}, Verdict.FAILED), (2, Verdict.FAILED), (1, Verdict.UNSUPPORTED)],
+    ("version", "verdict"), [({}, Verdict.FAILED), (2, Verdict.FAILED), (1, Verdict.UNSUPPORTED)]
 )
 def test_a_refused_version_is_unsupported_only_if_another_one_was_named(tmp_path, version, verdict):
     payload = {"type": "req", "mm_hash": "A", "compatibility_hash": "<compat>", "session_id": "x"}
