@@ -76,7 +76,10 @@ RECORDED = {module for module, trace in CENSUS.items() if trace.startswith("reco
 
 
 def builds_nodes(path: Path) -> bool:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if not any(name in text for _, name in BUILDERS):
+        return False
+    tree = ast.parse(text)
     return any(
         (node.module, name.name) in BUILDERS
         for node in ast.walk(tree)

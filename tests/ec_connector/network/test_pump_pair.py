@@ -214,8 +214,10 @@ def test_the_server_survives_whatever_comes_and_goes_on_serving(producer, consum
 
 
 @pytest.mark.clause("EC-8.1", "EC-8.3")
-def test_a_hostile_producer_costs_the_request_its_fetch_only(consumer):
+def test_a_hostile_producer_costs_the_request_its_fetch_only():
     """Whatever the answer says: a fall-back, and the consumer goes on."""
+    # Whose leases have no length is asked again until the budget is spent.
+    consumer = Node("ec_consumer", extra={"read_timeout_s": 2.0, "fetch_budget_s": 4.0})
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
@@ -273,6 +275,7 @@ def test_a_hostile_producer_costs_the_request_its_fetch_only(consumer):
         stop.set()
         thread.join()
         context.destroy(linger=0)
+        consumer.close()
 
 
 # ---------------------------------------------------------------- the pump's own end
