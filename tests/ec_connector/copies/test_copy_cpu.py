@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -243,25 +244,32 @@ class Gate:
         assert self.open.wait(60)
         self.real(*args)
 
+    def waits(self) -> bool:
+        """Whether a copy has come to it."""
+        return self.entered.acquire(timeout=60)
 
-def test_submitting_and_polling_never_wait(region, engine, monkeypatch):
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    made = Gate()
+    monkeypatch.setattr(copy_cpu, "_libc", made)
+    return made
+
+
+def test_submitting_and_polling_never_wait(engine, gate):
     tensor = random_tensor((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(i, tensor, ((i, 1),), BLOCK) for i in range(5)])
-    assert gate.entered.acquire(timeout=60)
-    assert gate.entered.acquire(timeout=60)  # two threads by default
+    assert gate.waits()
+    assert gate.waits()  # two threads by default
     assert engine.poll() == []
     assert engine.pending == 5
     gate.open.set()
     assert len(drain(engine)) == 5
 
 
-def test_loads_do_not_wait_for_saves(region, engine, monkeypatch):
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
+def test_loads_do_not_wait_for_saves(engine, gate, monkeypatch):
     engine.submit_saves([CopyJob(1, torch.zeros(BLOCK, dtype=torch.uint8), ((0, 1),), BLOCK)])
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     monkeypatch.undo()
     target = torch.zeros(BLOCK, dtype=torch.uint8)
     engine.submit_loads([CopyJob(2, target, ((1, 1),), BLOCK)])
@@ -276,15 +284,11 @@ def test_order_loads_without_loads_returns_at_once(engine):
     assert engine.device == torch.device("cpu")
 
 
-def test_the_source_is_kept_alive_until_it_is_copied(region, engine, monkeypatch):
-    import weakref
-
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
+def test_the_source_is_kept_alive_until_it_is_copied(region, engine, gate):
     tensor = random_tensor((BLOCK,), torch.uint8)
     raw, storage = bits(tensor), weakref.ref(tensor.untyped_storage())
     engine.submit_saves([CopyJob(1, tensor, ((0, 1),), BLOCK)])
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     del tensor
     gate.open.set()
     assert drain(engine) == {1: True}
@@ -293,9 +297,7 @@ def test_the_source_is_kept_alive_until_it_is_copied(region, engine, monkeypatch
     assert storage() is None
 
 
-def test_shutdown_waits_for_what_is_under_way(region, engine, monkeypatch):
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
+def test_shutdown_waits_for_what_is_under_way(region, engine, gate):
     tensor = random_tensor((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(i, tensor, ((i, 1),), BLOCK) for i in range(4)])
     stopped = threading.Event()
@@ -306,7 +308,7 @@ def test_shutdown_waits_for_what_is_under_way(region, engine, monkeypatch):
 
     other = threading.Thread(target=stop)
     other.start()
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     assert not stopped.is_set()
     gate.open.set()
     other.join(60)
@@ -323,12 +325,10 @@ def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(region, eng
     assert bytes(region.view((0, 1)))[0] == FILL
 
 
-def test_closing_the_region_too_early_cannot_crash_a_copy(region, engine, monkeypatch):
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
+def test_closing_the_region_too_early_cannot_crash_a_copy(region, engine, gate):
     tensor = random_tensor((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(1, tensor, ((0, 1),), BLOCK)])
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     region.close(unlink=True)
     gate.open.set()
     assert drain(engine) == {1: True}

@@ -14,6 +14,7 @@ from typing import Any
 from ec_connector.region.shared import SharedRegion
 from tests.leftovers import shm_folder
 from tests.world import processes
+from tests.world.processes import eventually
 
 BLOCKS = 16
 BLOCK_BYTES = 5120
@@ -100,3 +101,12 @@ def no_guard(directory: Path) -> bool:
 
 def names_in(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
+
+
+def gone(directory: Path) -> bool:
+    return not names_in(directory)
+
+
+def nothing_left(directory: Path) -> bool:
+    """Whether file and guard are gone soon."""
+    return eventually(lambda: gone(directory)) and eventually(lambda: no_guard(directory))

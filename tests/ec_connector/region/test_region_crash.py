@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from ec_connector.region.shared import SharedRegion, reap_orphans
-from tests.ec_connector.region.region_driver import GEOMETRY, NAME, guards_of, names_in, no_guard
+from tests.ec_connector.region.region_driver import (
+    GEOMETRY,
+    NAME,
+    gone,
+    guards_of,
+    names_in,
+    no_guard,
+    nothing_left,
+)
 from tests.world.processes import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -36,10 +44,6 @@ GUARDED_FROM = MOMENTS.index("guarded")
 WITHOUT_GUARD = tuple(m for m in MOMENTS if m not in ("header_written", "guarded"))
 
 
-def gone(folder: Path) -> bool:
-    return not names_in(folder)
-
-
 # ------------------------------------------------------------- killed at each moment
 @pytest.mark.clause("EC-10.1", "EC-10.6")
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -49,8 +53,7 @@ def test_a_killed_creator_leaves_nothing(folder, spawn, moment):
     named = MOMENTS.index(moment) >= NAMED_FROM
     assert names_in(folder) == ([NAME] if named else [])
     creator.kill()
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 @pytest.mark.clause("EC-10.6")
@@ -113,8 +116,7 @@ def test_a_killed_creator_does_not_take_the_region_from_others(folder, spawn):
     assert late.call("read", block=3) == {"value": 42}
     assert names_in(folder) == [NAME]
     late.kill()
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 def test_a_joiner_killed_while_joining_changes_nothing(folder, spawn):
@@ -136,8 +138,7 @@ def test_everything_killed_at_once_the_guard_cleans_up(folder, spawn):
         child.open(folder)
     for child in crowd:
         child.process.send_signal(signal.SIGKILL)
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 @pytest.mark.clause("EC-10.3", "EC-10.6")
@@ -203,8 +204,7 @@ def test_the_guard_outlives_signals_for_its_group(folder, spawn):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(pid, number)
     os.killpg(creator.pid, signal.SIGKILL)
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 def test_the_guard_never_removes_a_successor(folder, spawn):

@@ -14,7 +14,15 @@ import pytest
 
 from ec_connector.region.shared import reap_orphans
 from tests import needs
-from tests.ec_connector.region.region_driver import GEOMETRY, NAME, guards_of, names_in, no_guard
+from tests.ec_connector.region.region_driver import (
+    GEOMETRY,
+    NAME,
+    gone,
+    guards_of,
+    names_in,
+    no_guard,
+    nothing_left,
+)
 from tests.world.processes import eventually
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -36,10 +44,6 @@ def room_for_one(tmp_path: Path) -> Iterator[Path]:
 
 
 BIG: dict[str, Any] = {"num_blocks": 1200, "block_size_bytes": 4096}  # 4.7 of 8 MiB
-
-
-def gone(folder: Path) -> bool:
-    return not names_in(folder)
 
 
 # ----------------------------------------------------------------------------- races
@@ -99,8 +103,7 @@ def test_guards_race_joining_without_losing_a_region(folder, spawn):
     results = [user.answer() for user in users]
     assert all(result["lost"] == 0 for result in results), results
     assert sum(result["created"] for result in results) > 10, results
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 # -------------------------------------------------------------------------- restarts
