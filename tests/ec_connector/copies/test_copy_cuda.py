@@ -16,18 +16,8 @@ from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import METHODS, MethodUnavailable, choose_method
 from ec_protocol.tier.extents import ExtentAllocator, Extents
 from tests import needs
-from tests.ec_connector.copies.cuda_kit import (
-    BLOCK,
-    BLOCKS,
-    FILL,
-    bits,
-    busy,
-    drain,
-    gather,
-    lay_out,
-    put,
-    random_bits,
-)
+from tests.ec_connector.copies.cuda_kit import BLOCK, BLOCKS, busy, lay_out, put
+from tests.ec_connector.copies.kit import FILL, bits, drain, gather, random_bits
 
 pytestmark = pytest.mark.cuda
 pytest_plugins = ["tests.ec_connector.copies.cuda_fixtures"]

@@ -18,16 +18,8 @@ from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import CopyMethod, Piece
 from ec_protocol.tier.extents import Extents
 from tests import needs
-from tests.ec_connector.copies.cuda_kit import (
-    BLOCK,
-    BLOCKS,
-    FILL,
-    bits,
-    busy,
-    drain,
-    gather,
-    random_bits,
-)
+from tests.ec_connector.copies.cuda_kit import BLOCK, BLOCKS, busy
+from tests.ec_connector.copies.kit import FILL, bits, drain, gather, random_bits
 
 CHILD = Path(__file__).with_name("cuda_child.py")
 pytestmark = pytest.mark.cuda

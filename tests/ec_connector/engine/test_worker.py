@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,18 +24,12 @@ from ec_protocol.errors import ConfigError
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 from tests import ROOT
-from tests.leftovers import shm_folder
+from tests.ec_connector.copies.kit import Broken, Gate
 from tests.recording import played
 
 BLOCKS, BLOCK = 32, 128  # a block is a row of 64 bf16 numbers
 WIDTH = 64
 CONFIG = ECConfig.parse({"ec_cpu_bytes": BLOCKS * BLOCK}, "ec_both")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with shm_folder() as path:
-        yield path
 
 
 class Rank:
@@ -230,11 +223,6 @@ def test_a_load_that_cannot_be_made_is_reported_and_the_others_are_loaded(one, b
 
 
 def test_a_failed_copy_is_reported(one, monkeypatch):
-    class Broken:
-        @staticmethod
-        def memmove(*_: Any) -> None:
-            raise OSError("broken")
-
     monkeypatch.setattr(copy_cpu, "_libc", Broken)
     one.begin(
         StepMetadata(1, (save_op(1, "a", 0, 3),), (load_op(2, "b", 3, 1),)), {"a": encoding(3)}
@@ -245,20 +233,12 @@ def test_a_failed_copy_is_reported(one, monkeypatch):
 
 # ------------------------------------------------------------------- asynchronous saves
 def test_a_slow_save_does_not_hold_the_step_and_is_reported_later(one, monkeypatch):
-    through = threading.Event()
-    real = copy_cpu._libc.memmove
-
-    class Slow:
-        @staticmethod
-        def memmove(*args: Any) -> None:
-            assert through.wait(60)
-            real(*args)
-
-    monkeypatch.setattr(copy_cpu, "_libc", Slow)
+    gate = Gate()
+    monkeypatch.setattr(copy_cpu, "_libc", gate)
     assert one.step(StepMetadata(1, (save_op(1, "a", 0, 3),)), {"a": encoding(3)}) is None
     assert one.worker.has_pending
     assert one.step(StepMetadata(2)) is None
-    through.set()
+    gate.open.set()
     assert one.reports() == [CopyReport(1, 0, True)]
     assert not one.worker.has_pending
 
@@ -385,6 +365,5 @@ def test_the_local_tier_imports_nothing_of_peer_to_peer():
         "bad = {'nixl', 'zmq', 'msgspec'} & {m.split('.')[0] for m in sys.modules}\n"
         "sys.exit(repr(bad) if bad else 0)\n"
     )
-    root = ROOT
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

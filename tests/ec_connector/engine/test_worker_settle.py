@@ -15,9 +15,9 @@ import pytest
 
 from ec_connector.engine import worker
 from ec_connector.engine.messages import CopyReport, StepMetadata
-from tests.ec_connector.engine.test_worker import Rank, encoding, folder, one, save_op
+from tests.ec_connector.engine.test_worker import Rank, encoding, one, save_op
 
-__all__ = ["folder", "one"]  # fixtures
+__all__ = ["one"]  # a fixture
 
 
 def test_save_is_reported_with_its_own_step(one: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +19,8 @@ from ec_connector.region import opening
 from ec_connector.region.errors import RegionError, RegionSpaceError
 from ec_connector.region.memory import allocate, check_space, memory_room, populate
 from ec_connector.region.shared import SharedRegion
-from tests import needs
-from tests.leftovers import shm_folder
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with shm_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True
-    )
-    needs.optional(done.returncode == 0, "needs the right to mount a tmpfs")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def open_region(folder: Path, nbytes: int, **more: Any) -> SharedRegion:
