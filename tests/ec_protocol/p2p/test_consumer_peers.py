@@ -13,6 +13,7 @@ from ec_protocol.p2p.attempts import IDLE_TTLS, MAX_PEERS
 from ec_protocol.p2p.commands import AbandonRead, ClosePeer, OpenPeer, PrepareRead, SendReq
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
+from tests.ec_protocol.p2p.test_wire import OldAck
 from tests.world.core import BLOCK, PRODUCER, START, World, content
 
 
@@ -110,17 +111,6 @@ def test_a_connection_after_a_loss_is_a_fresh_one(world: World) -> None:
 
 
 # ------------------------------------------------------------------ old producers
-class OldAck(msgspec.Struct, tag="ack", omit_defaults=True):
-    """An ack of a producer that knows neither attempts nor extents nor leases."""
-
-    mm_hash: str
-    status: int
-    session_id: str = ""
-    src_block_indices: list[int] = []
-    agent_metadata: bytes = b""
-    mem_descriptor: bytes = b""
-
-
 def old_answer(world: World) -> bytes:
     """As an old producer answers the request under way from the same region."""
     request = wire.decode_request([b"", world.requests.pop(0)])
