@@ -48,7 +48,7 @@ BUILDERS = {
     ("tests.world.instance", "Node"),
     ("tests.world.core", "Pair"),
     ("tests.world.core", "World"),
-    ("tests.ec_protocol.plain", "connector"),
+    ("tests.world.plain", "connector"),
     ("tests.world.ghosts", "Node"),
     ("tests.world.schedules", "ConnectorMachine"),
     ("tests.ec_verify.traces.traced", "Recorded"),

@@ -5,5 +5,6 @@
 ``engine``: a host like vLLM and what its processes do, on ``device``; ``peers``: those whom it
 reads from. ``instance``: ours with real sockets and NIXL, here or in a process of its own;
 ``processes``: start, stop and kill them. ``servers``: what the proxy stands between;
-``vllm``: as much of vLLM as our adapter touches.
+``vllm``: as much of vLLM as our adapter touches; ``plain``: the connector over sockets of
+``docs/build-a-connector.md``; ``schedules``: the random ones of ``ghosts``.
 """
