@@ -43,7 +43,7 @@ BUILDERS = {
     ("ec_protocol.tier.encodings", "EncodingTier"),
     ("tests.world", "instance"),
     ("tests.world", "vllm"),
-    ("tests.ec_connector.engine.engine", "Engine"),
+    ("tests.world.delegate", "Engine"),
     ("tests.world.instance", "Producer"),
     ("tests.world.instance", "Node"),
     ("tests.world.core", "Pair"),

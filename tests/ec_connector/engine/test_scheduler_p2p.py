@@ -10,7 +10,8 @@ import pytest
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PrepareRead, SendReq
 from ec_protocol.tables.timing import Timing
-from tests.ec_connector.engine.engine import BLOCK, WIDTH, Engine, FakeP2P, Request, item, states
+from tests.world.core import BLOCK, WIDTH, states
+from tests.world.delegate import Engine, FakeP2P, Request, item
 
 
 # ------------------------------------------------------------------------- fetching
