@@ -248,23 +248,6 @@ def test_f2_the_notice_of_attempt_1_does_not_end_grant_2(bench: Bench) -> None:
     assert bench.holders() == 0
 
 
-def test_f2_with_both_grants_open_each_notice_ends_its_own(bench: Bench) -> None:
-    bench.granted(request(1))
-    bench.granted(request(2))
-    (first, second) = bench.grants._grants.values()
-    bench.grants.on_notice(b"c.1:h", START)
-    assert (first.state, second.state) == ("completed", "granted")
-    assert bench.holders() == 1
-
-
-def test_a_notice_that_comes_with_the_end_of_the_lease_is_stale(bench: Bench) -> None:
-    bench.granted(request(1))
-    bench.grants.tick(START + LEASE)
-    bench.grants.on_notice(b"c.1:h", START + LEASE)
-    assert bench.grants.counters["stale_notices"] == 1
-    assert bench.holders() == 0
-
-
 # ---------------------------------------------------------------------- old peers
 @pytest.mark.clause("EC-5.5")
 def test_an_old_peer_whose_notice_can_mean_one_grant_only_is_heard(bench: Bench) -> None:

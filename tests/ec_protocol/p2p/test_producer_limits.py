@@ -57,15 +57,6 @@ def test_what_is_larger_than_a_peers_share_is_its_only_grant() -> None:
     assert bench.ask(request(5, "large"), B).status == XferStatus.OK
 
 
-def test_a_duplicate_of_an_open_grant_is_within_its_own_quota() -> None:
-    """The pin exists already: answering it again pins nothing more."""
-    bench = Bench(blocks=4)
-    bench.granted(request(1))
-    again = bench.ask(request(1), now=START + 1)
-    assert (again.status, again.lease_s) == (XferStatus.OK, LEASE - 1)
-    assert bench.holders() == 1
-
-
 @pytest.mark.clause("EC-8.8")
 def test_an_entry_in_more_pieces_than_an_ack_may_name_is_refused_and_not_pinned() -> None:
     """The consumer would have to drop such an ack and wait for its timeout."""
@@ -235,16 +226,6 @@ def test_an_entry_in_as_many_pieces_as_an_ack_may_name_is_granted(
     scattered = bench.producer.save("scattered", 2 * BLOCK)
     assert len(scattered.extents) == 2
     assert bench.ask(request(1, "scattered")).status == XferStatus.OK
-
-
-@pytest.mark.clause("EC-5.10")
-def test_what_is_granted_again_counts_again() -> None:
-    bench = Bench()
-    for attempt in (1, 2):
-        bench.granted(request(attempt))
-        assert bench.grants.granted_blocks == 2
-        bench.grants.on_notice(b"c.%d:h" % attempt, START)
-        assert bench.grants.granted_blocks == 0
 
 
 @pytest.mark.clause("EC-1.3")
