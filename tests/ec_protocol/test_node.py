@@ -328,24 +328,24 @@ def test_both_sides_mean_the_same_by_the_same_facts_only() -> None:
     )
     n = Node(blocks=1, block_bytes=BLOCK, peering=peering)
     expected = wire.compatibility_hash(*facts, BLOCK)
-    assert n.reads.compat_hash == n.grants.compat_hash == expected
-    assert (n.reads.session, n.grants.incarnation) == ("i", "i")
+    assert n.reads.attempts.compat_hash == n.grants.compat_hash == expected
+    assert (n.reads.attempts.session, n.grants.incarnation) == ("i", "i")
 
 
 def test_an_answer_is_a_sign_of_life() -> None:
     pair = Pair()
     pair.want()
     pair.deliver(wire.XferAck(mm_hash="z", status=0, session_id="s.9"))
-    peer = pair.consumer.reads.peers.current(PRODUCER)
+    peer = pair.consumer.reads.attempts.peers.current(PRODUCER)
     assert peer.state == "live"
 
 
 def test_parts_may_be_others() -> None:
-    class Small(Parts):
-        def holds(self, tier: EncodingTier, share: float) -> HoldTable:
-            return HoldTable(tier, share / 2)
+    class Small(HoldTable):
+        def __init__(self, tier: EncodingTier, share: float) -> None:
+            super().__init__(tier, share / 2)
 
-    assert Node(blocks=8, block_bytes=1, parts=Small()).holds.max_blocks == 2
+    assert Node(blocks=8, block_bytes=1, parts=Parts(holds=Small)).holds.max_blocks == 2
     assert Node(blocks=8, block_bytes=1).holds.max_blocks == 4
 
 

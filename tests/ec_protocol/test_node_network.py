@@ -94,7 +94,7 @@ def test_a_lost_peer_fails_what_waits_and_a_heard_one_does_not() -> None:
     pair = Pair()
     pair.want()
     assert pair.consumer.has_commands
-    peer = pair.consumer.reads.peers.current(PRODUCER)
+    peer = pair.consumer.reads.attempts.peers.current(PRODUCER)
     assert peer.state == "connecting"
     pair.consumer.heard(PRODUCER, pair.now)
     assert peer.state == "live"

@@ -39,7 +39,7 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.consumer import FetchState
+from ec_protocol.p2p.fetches import FetchState
 from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
 from ec_protocol.trace import Trace
@@ -77,7 +77,8 @@ def node(
     **more: Any,
 ) -> Node:
     """A node that may serve at once, with or without the peer-to-peer half."""
-    peering = Peering(**MODEL, incarnation=incarnation or f"{role}1", base_addr=base_addr)
+    name = f"{role}1" if incarnation is None else incarnation
+    peering = Peering(**MODEL, incarnation=name, base_addr=base_addr)
     made = Node(
         blocks=blocks, block_bytes=BLOCK, role=role, peering=peering if peers else None, **more
     )
@@ -224,7 +225,7 @@ class World(Region):
     # --------------------------------------------------------------- the pump
     def pump(self) -> list[Command]:
         """Carry out what the consumer wants done; returns it, in order."""
-        commands = self.reads.drain()
+        commands = self.reads.attempts.drain()
         self.commands += commands
         for command in commands:
             match command:

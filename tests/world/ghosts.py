@@ -178,15 +178,17 @@ class Node:
         fetched = {id(f.entry) for f in self.consumer._fetches.values()}
         saved = {id(c.entry) for c in self.copies if c.kind == "save"}
         quarantined = {
-            a.entry.entry_id for a in self.consumer._attempts.values() if a.state == "quarantined"
+            a.entry.entry_id
+            for a in self.consumer.attempts._attempts.values()
+            if a.state == "quarantined"
         }
         for entry in self.tier.entries():
             if entry.state in ("allocated", "saving"):
                 assert id(entry) in fetched | saved, f"Progress: nobody ends {entry}"
             if entry.state == "quarantined":
                 assert entry.entry_id in quarantined, f"Progress: nobody ends {entry}"
-        reading = sum(a.state == "reading" for a in self.consumer._attempts.values())
-        assert reading == self.consumer.active_reads
+        reading = sum(a.state == "reading" for a in self.consumer.attempts._attempts.values())
+        assert reading == self.consumer.attempts.active_reads
 
 
 @dataclass
@@ -213,7 +215,7 @@ class World:
 
     def run_command(self, node: Node) -> None:
         """The pump of ``node`` carries out its oldest command."""
-        node.commands += node.consumer.drain()
+        node.commands += node.consumer.attempts.drain()
         if not node.commands:
             return
         command = node.commands.pop(0)
@@ -234,7 +236,7 @@ class World:
         if not node.consumer.post_read(command.attempt_id, self.now(node)):
             return
         assert sum(n for _, n in command.local) == sum(n for _, n in command.remote)
-        entry = node.consumer._attempts[command.attempt_id].entry
+        entry = node.consumer.attempts._attempts[command.attempt_id].entry
         pairs = []
         for (offset, size), (addr, size2) in zip(command.local, command.remote, strict=True):
             assert size == size2
@@ -288,7 +290,7 @@ class World:
         """Tear down the endpoint of an abandoned READ: it can write nothing more."""
         dma.closed = True
         self.dmas.remove(dma)
-        dma.node.consumer.dma_ended(dma.attempt_id, "endpoint_closed", self.now(dma.node))
+        dma.node.consumer.attempts.dma_ended(dma.attempt_id, "endpoint_closed", self.now(dma.node))
 
     def tick(self, node: Node) -> None:
         node.core.tick(self.now(node))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ec_protocol.p2p import consumer
+from ec_protocol.p2p import attempts
 from ec_protocol.p2p.commands import (
     ClosePeer,
     ForgetRead,
@@ -55,18 +55,18 @@ def around(moment: float) -> list[Any]:
 def test_helpers_bring_attempts_where_they_say(world: World) -> None:
     granted(world, "a")
     reading(world, "b")
-    states = [a.state for a in world.reads._attempts.values()]
+    states = [a.state for a in world.reads.attempts._attempts.values()]
     assert states == ["granted", "reading"]
 
 
 # ------------------------------------------------------------- the usual course
 def test_an_encoding_is_fetched_and_its_grant_released(world: World) -> None:
     attempt = reading(world)
-    assert (state_of(world), world.reads.active_reads) == ("saving", 1)
+    assert (state_of(world), world.reads.attempts.active_reads) == ("saving", 1)
     assert world.producer.grants.open_grants == 1
     world.finish(attempt)
     assert state_of(world) == "pinned", "held for the request that waits"
-    assert (world.reads.active_reads, world.reads.idle) == (0, True)
+    assert (world.reads.attempts.active_reads, world.reads.idle) == (0, True)
     assert world.producer.grants.open_grants == 0
     assert world.reads.counters["reads_done"] == 1
     assert world.reads.counters["bytes_read"] == N
@@ -83,7 +83,7 @@ def test_commands_come_in_the_order_in_which_they_are_to_be_done(world: World) -
     world.pump()
     kinds = [type(command) for command in world.commands]
     assert kinds == [OpenPeer, SendReq, PrepareRead, ForgetRead, ClosePeer]
-    assert world.reads.drain() == []
+    assert world.reads.attempts.drain() == []
 
 
 def test_what_the_data_plane_is_told(world: World) -> None:
@@ -256,7 +256,7 @@ def test_what_the_tier_is_working_on_is_not_fetched(world: World) -> None:
 
 
 def test_too_many_attempts_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 2)
     assert [world.fetch(name, N, name) for name in "abc"] == ["pending", "pending", "failed"]
     assert world.reads.counters["too_many_attempts"] == 1
     world.exchange()
@@ -364,7 +364,7 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
     for attempt_id in (attempt, 99, 0, -1):
         answer = getattr(world.reads, call)(attempt_id, world.now)
         assert not answer
-    world.reads.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
     released = [c for c in world.pump() if not isinstance(c, ReleaseGrant)]
     assert released == []
     world.check()
@@ -374,8 +374,8 @@ def test_a_posted_read_is_neither_unprepared_nor_proven_over(world: World) -> No
     """What was said before it was posted, or of another READ, changes nothing."""
     attempt = reading(world)
     world.reads.post_failed(attempt, world.now)
-    world.reads.dma_ended(attempt, "aborted", world.now)
-    assert (state_of(world), world.reads.active_reads, world.pump()) == ("saving", 1, [])
+    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
+    assert (state_of(world), world.reads.attempts.active_reads, world.pump()) == ("saving", 1, [])
     world.finish(attempt)
     assert state_of(world) == "pinned"
     world.check()

@@ -39,7 +39,10 @@ def test_there_are_enough_faults_of_every_kind() -> None:
     assert {f"F{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11)} <= kinds
     assert all(fault.text.endswith(".") for fault in FAULTS.values())
     parts = Counter(fault.part for fault in FAULTS.values())
-    assert min(parts[p] for p in ("consumer", "producer", "tier", "copies", "holds")) >= 3
+    assert (
+        min(parts[p] for p in ("attempts", "acks", "fetches", "grants", "tier", "copies", "holds"))
+        >= 3
+    )
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))

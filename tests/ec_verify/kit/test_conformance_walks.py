@@ -17,10 +17,11 @@ needs("msgspec", "zmq")
 from typer.testing import CliRunner
 
 from ec_protocol import Node
-from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.attempt import Attempt
+from ec_protocol.p2p.attempts import Attempts
+from ec_protocol.parts import Parts
 from ec_protocol.tier.encodings import EncodingTier
 from ec_verify.adapters.ours.adapter import Ours
-from ec_verify.adapters.ours.faulty.registry import FaultyParts
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.command import app
 from ec_verify.kit.language.schedule import load_dir
@@ -39,28 +40,28 @@ class LeakyTier(EncodingTier):
     """What a skipped save had is lost."""
 
     def drop_allocated(self, entry: Any) -> None:
-        self._move(entry, "cancel")
+        self.recorder.move(entry, "cancel")
         del self._live[entry.mm_hash]
 
 
 class Leaky(Ours):
     def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=FaultyParts({"tier": LeakyTier}))
+        return Node(**settings, parts=Parts(tier=LeakyTier))
 
 
-class Trusting(ConsumerReads):
+class Trusting(Attempts):
     """Takes the bytes of a READ whenever it ends."""
 
-    def read_done(self, attempt_id: int, now: float) -> None:
+    def read_done(self, attempt_id: int, now: float) -> Attempt | None:
         attempt = self._attempts.get(attempt_id)
         if attempt is not None:
             attempt.fence = now + 1.0
-        super().read_done(attempt_id, now)
+        return super().read_done(attempt_id, now)
 
 
 class WithoutFence(Ours):
     def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=FaultyParts({"consumer": Trusting}))
+        return Node(**settings, parts=Parts(attempts=Trusting))
 
 
 def link(factory: Any) -> Any:

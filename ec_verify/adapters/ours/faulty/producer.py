@@ -28,7 +28,7 @@ class _Answers(ProducerGrants):
         return self.changed(req, super().on_request(identity, req, now))
 
 
-@fault("serves-what-is-not-ready", "EC-5.4", part="producer")
+@fault("serves-what-is-not-ready", "EC-5.4", part="grants")
 class ServesWhatIsNotReady(_Answers):
     """An encoding whose save is under way is granted, without a pin."""
 
@@ -39,7 +39,7 @@ class ServesWhatIsNotReady(_Answers):
         return ack
 
 
-@fault("not-ready-is-missing", "EC-5.4", part="producer")
+@fault("not-ready-is-missing", "EC-5.4", part="grants")
 class NotReadyIsMissing(_Answers):
     """An encoding whose save is under way is answered NACK_MISSING."""
 
@@ -49,7 +49,7 @@ class NotReadyIsMissing(_Answers):
         return ack
 
 
-@fault("session-is-not-echoed", "EC-5.6", part="producer")
+@fault("session-is-not-echoed", "EC-5.6", part="grants")
 class SessionIsNotEchoed(_Answers):
     """Acks do not name the attempt."""
 
@@ -57,7 +57,7 @@ class SessionIsNotEchoed(_Answers):
         return msgspec.structs.replace(ack, session_id="", attempt_id=None)
 
 
-@fault("every-block-is-described", "EC-8.7", part="producer")
+@fault("every-block-is-described", "EC-8.7", part="grants")
 class EveryBlockIsDescribed(_Answers):
     """Acks between new peers carry a descriptor of every block of the region."""
 
@@ -68,7 +68,7 @@ class EveryBlockIsDescribed(_Answers):
         return ack
 
 
-@fault("blocks-in-ascending-order", "EC-2.7", part="producer")
+@fault("blocks-in-ascending-order", "EC-2.7", part="grants")
 class BlocksInAscendingOrder(_Answers):
     """Acks name an encoding's blocks by number, not in the order of its bytes."""
 
@@ -78,7 +78,7 @@ class BlocksInAscendingOrder(_Answers):
         )
 
 
-@fault("old-form-from-the-second-grant-on", "EC-8.7", part="producer")
+@fault("old-form-from-the-second-grant-on", "EC-8.7", part="grants")
 class OldFormFromTheSecondGrantOn(ProducerGrants):
     """Only the first grant of a process is told in the extended form, whoever asks."""
 
@@ -93,7 +93,7 @@ class OldFormFromTheSecondGrantOn(ProducerGrants):
         return super()._ok(req, entry, lease_s)
 
 
-@fault("extended-form-for-everybody", "EC-8.7", part="producer")
+@fault("extended-form-for-everybody", "EC-8.7", part="grants")
 class ExtendedFormForEverybody(ProducerGrants):
     """Peers that do not know extents are answered with extents."""
 
@@ -102,7 +102,7 @@ class ExtendedFormForEverybody(ProducerGrants):
         return super()._ok(req, entry, lease_s)
 
 
-@fault("any-notice-of-the-encoding", "EC-5.5", "F2", part="producer")
+@fault("any-notice-of-the-encoding", "EC-5.5", "F2", part="grants")
 class AnyNoticeOfTheEncoding(ProducerGrants):
     """A completion notice ends whatever grant there is of the same encoding."""
 
@@ -116,7 +116,7 @@ class AnyNoticeOfTheEncoding(ProducerGrants):
         super().on_notice(notice, now)
 
 
-@fault("ambiguous-notice-counts", "EC-5.5", "F2", part="producer")
+@fault("ambiguous-notice-counts", "EC-5.5", "F2", part="grants")
 class AmbiguousNoticeCounts(ProducerGrants):
     """A notice that could mean more than one grant ends the first of them."""
 
@@ -125,7 +125,7 @@ class AmbiguousNoticeCounts(ProducerGrants):
         super().on_notice(notice, now)
 
 
-@fault("leases-never-end", "EC-5.5", "F11", part="producer")
+@fault("leases-never-end", "EC-5.5", "F11", part="grants")
 class LeasesNeverEnd(ProducerGrants):
     """A grant without a notice pins its entry for ever."""
 
@@ -136,7 +136,7 @@ class LeasesNeverEnd(ProducerGrants):
         return None
 
 
-@fault("half-a-lease", "EC-5.4", "F1", part="producer")
+@fault("half-a-lease", "EC-5.4", "F1", part="grants")
 class HalfALease(ProducerGrants):
     """The entry is let go when half of the lease that was granted is over."""
 
@@ -144,7 +144,7 @@ class HalfALease(ProducerGrants):
         super()._grant(identity, key, req, entry, now - self.timing.lease_s / 2)
 
 
-@fault("full-lease-again", "EC-5.7", "F1", part="producer")
+@fault("full-lease-again", "EC-5.7", "F1", part="grants")
 class FullLeaseAgain(_Answers):
     """A repeated request is told the full lease, which has been running for a while."""
 
@@ -154,7 +154,7 @@ class FullLeaseAgain(_Answers):
         return msgspec.structs.replace(ack, lease_s=self.timing.lease_s)
 
 
-@fault("one-peer-may-pin-everything", "EC-5.10", "F11", part="producer")
+@fault("one-peer-may-pin-everything", "EC-5.10", "F11", part="grants")
 class OnePeerMayPinEverything(ProducerGrants):
     """There is no bound to what one peer pins."""
 
@@ -163,7 +163,7 @@ class OnePeerMayPinEverything(ProducerGrants):
         self.quota_blocks = tier.num_blocks
 
 
-@fault("all-peers-may-pin-everything", "EC-5.10", "F11", part="producer")
+@fault("all-peers-may-pin-everything", "EC-5.10", "F11", part="grants")
 class AllPeersMayPinEverything(ProducerGrants):
     """There is no bound to what all peers together pin."""
 
@@ -172,7 +172,7 @@ class AllPeersMayPinEverything(ProducerGrants):
         self.grant_quota_blocks = tier.num_blocks
 
 
-@fault("same-incarnation-for-ever", "EC-9.2", "F8", part="producer")
+@fault("same-incarnation-for-ever", "EC-9.2", "F8", part="grants")
 class SameIncarnationForEver(ProducerGrants):
     """A restarted producer has the number of its predecessor."""
 
@@ -181,7 +181,7 @@ class SameIncarnationForEver(ProducerGrants):
         super().__init__(tier, **args)
 
 
-@fault("compatibility-is-not-checked", "EC-8.4", part="producer")
+@fault("compatibility-is-not-checked", "EC-8.4", part="grants")
 class CompatibilityIsNotChecked(ProducerGrants):
     """Encodings of another model are served."""
 
@@ -190,7 +190,7 @@ class CompatibilityIsNotChecked(ProducerGrants):
         return super().on_request(identity, req, now)
 
 
-@fault("any-version", "EC-8.2", part="producer")
+@fault("any-version", "EC-8.2", part="grants")
 class AnyVersion(ProducerGrants):
     """Requests of versions that nobody has defined are served."""
 
@@ -199,7 +199,7 @@ class AnyVersion(ProducerGrants):
         return super().on_request(identity, req, now)
 
 
-@fault("version-1-is-refused", "EC-8.2", part="producer")
+@fault("version-1-is-refused", "EC-8.2", part="grants")
 class VersionOneIsRefused(ProducerGrants):
     """Only the newest version is served."""
 

@@ -12,17 +12,22 @@ from typing import Any, Literal, TypeVar
 
 from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol.node import Node
-from ec_protocol.p2p.consumer import ConsumerReads
-from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.parts import Parts
 from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.copies import CopyTable
-from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.holds import HoldTable
-from ec_protocol.trace import Trace
 from ec_verify.adapters.ours.adapter import Ours
 
-Part = Literal["adapter", "consumer", "copies", "holds", "node", "producer", "scheduler", "tier"]
+Part = Literal[
+    "acks",
+    "adapter",
+    "attempts",
+    "copies",
+    "fetches",
+    "grants",
+    "holds",
+    "node",
+    "scheduler",
+    "tier",
+]
 _Kind = TypeVar("_Kind", bound=type)
 
 
@@ -78,36 +83,6 @@ def with_timers(timing: Timing, **timers: float) -> Timing:
     return changed
 
 
-class FaultyParts(Parts):
-    """The parts of a node, one of them replaced."""
-
-    def __init__(self, kinds: Mapping[str, type]) -> None:
-        self._kinds = kinds
-
-    def tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
-        """See ``Parts.tier``."""
-        made: EncodingTier = self._kinds.get("tier", EncodingTier)(blocks, block_bytes, trace)
-        return made
-
-    def holds(self, tier: EncodingTier, share: float) -> HoldTable:
-        """See ``Parts.holds``."""
-        made: HoldTable = self._kinds.get("holds", HoldTable)(tier, share)
-        return made
-
-    def copies(self, tier: EncodingTier, ranks: int) -> CopyTable:
-        """See ``Parts.copies``."""
-        made: CopyTable = self._kinds.get("copies", CopyTable)(tier, ranks)
-        return made
-
-    def reads_type(self) -> type[ConsumerReads]:
-        """See ``Parts.reads_type``."""
-        return self._kinds.get("consumer", ConsumerReads)
-
-    def grants_type(self) -> type[ProducerGrants]:
-        """See ``Parts.grants_type``."""
-        return self._kinds.get("producer", ProducerGrants)
-
-
 class Faulty(Ours):
     """``Ours`` with one part replaced."""
 
@@ -118,7 +93,9 @@ class Faulty(Ours):
     def make_node(self, **settings: Any) -> Node:
         """See ``Ours.make_node``."""
         kind: type[Node] = self._parts.get("node", Node)
-        return kind(**settings, parts=FaultyParts(self._parts))
+        names = {field.name for field in dataclasses.fields(Parts)}
+        parts: dict[str, Any] = {p: kind for p, kind in self._parts.items() if p in names}
+        return kind(**settings, parts=Parts(**parts))
 
     def make_scheduler(self, node: Node, **args: Any) -> ECScheduler:
         """See ``Ours.make_scheduler``."""

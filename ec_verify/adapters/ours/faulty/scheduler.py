@@ -17,29 +17,28 @@ from ec_verify.adapters.ours.faulty.registry import fault
 class HalfAnAnnouncement(Node):
     """An encoding that cannot be served is announced with metadata and no address."""
 
-    def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
-        announced = super()._announce(item, address, now)
-        if "peer_host" in announced:
-            return announced
-        return {"metadata": {"rows": item.shape[0], **item.metadata}}
+    def announce(self, items: Any, address: Any, now: float) -> dict[str, dict[str, Any]]:
+        announced = super().announce(items, address, now)
+        for item in items:
+            said = announced.get(item.mm_hash, {"peer_host": ""})
+            if "peer_host" not in said:
+                said["metadata"] = {"rows": item.shape[0], **item.metadata}
+        return announced
 
 
 @fault("announces-what-is-gone", "EC-11.1", part="node")
 class AnnouncesWhatIsGone(Node):
     """Every item is announced with metadata and address, also what the tier does not have."""
 
-    def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
-        announced = super()._announce(item, address, now)
-        if "peer_host" in announced or address is None:
-            return announced
-        host, port = address
-        return {
-            "metadata": dict(item.metadata),
-            "peer_host": host,
-            "peer_port": port,
-            "size_bytes": item.nbytes,
-            "shape": list(item.shape),
-        }
+    def announce(self, items: Any, address: Any, now: float) -> dict[str, dict[str, Any]]:
+        announced = super().announce(items, address, now)
+        for item in items if address is not None else ():
+            said = announced.get(item.mm_hash, {"peer_host": ""})
+            if "peer_host" not in said:
+                said["metadata"] = dict(item.metadata)
+                said["peer_host"], said["peer_port"] = address
+                said["size_bytes"], said["shape"] = item.nbytes, list(item.shape)
+        return announced
 
 
 @fault("parameters-are-trusted", "EC-11.4", "F9", part="node")
