@@ -9,7 +9,6 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     return made
 
 
-def test_wrong_answers_and_errors_are_not_ok(oracle: Oracle) -> None:
+def test_wrong_answers_and_errors_are_not_ok(oracle):
     right, wrong, error = Row("right"), Row("wrong"), Row("error")
     oracle.judge(right, [(0,), (1,)], [answer(1, 2), answer(3, 4)])
     oracle.judge(wrong, [(0,), (1,)], [answer(3, 4), answer(3, 4, logprob=-1.1)])
@@ -47,9 +46,7 @@ def test_wrong_answers_and_errors_are_not_ok(oracle: Oracle) -> None:
     assert error.problems == ["pictures [0]: HTTP 500 boom"]
 
 
-def test_an_oracle_that_cannot_tell_pictures_apart_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_oracle_that_cannot_tell_pictures_apart_is_none(monkeypatch):
     monkeypatch.setattr(rows, "ask_all", lambda url, wanted, workers: [answer(1)] * len(wanted))
     (problem,) = Oracle().learn("http://plain", [(0,), (1,)])
     assert "a wrong picture would not be noticed: [1] and [0]" in problem
@@ -65,7 +62,7 @@ class Counting:
         return self._told.pop(0) if len(self._told) > 1 else self._told[0]
 
 
-def test_what_must_be_counted_is_waited_for() -> None:
+def test_what_must_be_counted_is_waited_for():
     late = Counting(
         {"items/hit": 1}, {"items/hit": 1}, {"items/hit": 6, "consumer_events/reads_done": 2}
     )
@@ -73,14 +70,14 @@ def test_what_must_be_counted_is_waited_for() -> None:
     assert (row.local, row.remote, row.recomputed) == (3, 2, 0)
 
 
-def test_a_scenario_that_raises_is_a_problem() -> None:
+def test_a_scenario_that_raises_is_a_problem():
     def body(row: Row) -> None:
         raise ServerError("it is gone")
 
     assert measured("raises", None, body).problems == ["ServerError: it is gone"]
 
 
-def test_actions_of_a_trace_whose_last_line_is_not_whole(tmp_path: Path) -> None:
+def test_actions_of_a_trace_whose_last_line_is_not_whole(tmp_path):
     made = server.Server.__new__(server.Server)
     made.trace = tmp_path / "a.ndjson"
     assert made.actions() == Counter()
@@ -98,7 +95,7 @@ def event(**choice: Any) -> bytes:
     return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n"
 
 
-def test_a_stream_is_joined_and_one_that_breaks_off_is_no_answer() -> None:
+def test_a_stream_is_joined_and_one_that_breaks_off_is_no_answer():
     first = event(delta={"role": "assistant"})
     more = [event(token_ids=[n], logprobs={"content": [{"logprob": -n}]}) + b"\n" for n in (1, 2)]
     lines = [line for part in (first, *more) for line in part.splitlines(keepends=True)]
@@ -130,7 +127,7 @@ def one_group(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Group], No
     return install
 
 
-def test_a_good_run(one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_run(one_group, tmp_path, capsys):
     one_group(lambda group: group.add(Row("fine", requests=3)))
     assert run.main(["--only", "fake", "--json", "--keep", str(tmp_path)]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -142,9 +139,7 @@ def test_a_good_run(one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("wrong", [True, False])
-def test_a_bad_run_fails_and_shows_what_and_the_logs(
-    one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: bool
-) -> None:
+def test_a_bad_run_fails_and_shows_what_and_the_logs(one_group, tmp_path, capsys, wrong):
     def play(group: Group) -> None:
         if wrong:
             group.add(Row("bad", wrong=2))
@@ -160,7 +155,7 @@ def test_a_bad_run_fails_and_shows_what_and_the_logs(
     assert "line 10" not in captured.err
 
 
-def test_the_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_says_how_far_it_is(monkeypatch):
     now = iter([0.0, 30.0, 60.0, 90.0])
     monkeypatch.setattr("tests.e2e.bench.time.monotonic", lambda: next(now))
     progress = Progress({"a": (2, 40.0), "b": (1, 20.0)})
@@ -173,15 +168,13 @@ def test_the_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("group", groups.GROUPS.values())
-def test_a_group_plans_as_many_scenarios_as_it_has(group: type[Group]) -> None:
+def test_a_group_plans_as_many_scenarios_as_it_has(group):
     tree = ast.parse(textwrap.dedent(inspect.getsource(group.scenarios)))
     calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert group.planned[0] == calls.count("self.add")
 
 
-def test_a_trace_that_is_none_fails_the_run(
-    one_group: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_that_is_none_fails_the_run(one_group, tmp_path, capsys):
     def play(group: Group) -> None:
         (group.folder / "it.ndjson").write_text('{"trace_version": 0}\n')
         group.add(Row("fine"))
@@ -191,12 +184,12 @@ def test_a_trace_that_is_none_fails_the_run(
     assert "FAILED traces against the specification" in capsys.readouterr().err
 
 
-def test_nothing_that_ran_is_not_a_success(one_group: Any, tmp_path: Path) -> None:
+def test_nothing_that_ran_is_not_a_success(one_group, tmp_path):
     one_group(lambda group: None)
     assert run.main(["--only", "fake", "--keep", str(tmp_path)]) == 1
 
 
-def test_the_guide_group_adds_nothing_to_the_commands_of_the_guide() -> None:
+def test_the_guide_group_adds_nothing_to_the_commands_of_the_guide():
     sizes = {"ec_cpu_bytes": 1073741824}
     peer = {"ec_enable_nixl": True, **sizes}
     for command, role, extra in (

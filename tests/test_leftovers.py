@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -49,9 +47,7 @@ def left_by(pid: int) -> list[str]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("next_one", [whole_session, clean])
-def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(
-    next_one: Callable[[int], None],
-) -> None:
+def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(next_one):
     killed = subprocess.Popen(
         session("test_that_is_killed"),
         cwd=ROOT,
@@ -61,7 +57,6 @@ def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(
         text=True,
     )
     try:
-        assert killed.stdout is not None
         assert "ready\n" in iter(killed.stdout.readline, "")
         there = left_by(killed.pid)
         # Its folder, one of `make`, one in /dev/shm, a region.
@@ -77,7 +72,7 @@ def test_a_killed_session_leaves_nothing_after_the_next_start_or_clean(
 
 
 @pytest.mark.e2e
-def test_a_whole_session_leaves_nothing() -> None:
+def test_a_whole_session_leaves_nothing():
     shm, temporary = (set(os.listdir(p)) for p in (leftovers.SHM, leftovers.temporary_root()))
     child = subprocess.Popen(
         session("test_that_uses_everything_and_ends"),
@@ -96,7 +91,7 @@ def test_a_whole_session_leaves_nothing() -> None:
 
 
 # ------------------------------------------------------------------------------- names
-def test_a_process_is_known_by_its_start() -> None:
+def test_a_process_is_known_by_its_start():
     assert leftovers.start_of(os.getpid()) == leftovers.start_of(os.getpid())
     assert leftovers.start_of(NOBODY) is None
     child = subprocess.Popen(["true"])
@@ -107,7 +102,7 @@ def test_a_process_is_known_by_its_start() -> None:
 
 
 @pytest.mark.parametrize("kind", ["test", "make", "e2e"])
-def test_folders_of_dead_processes_are_left_and_others_not(kind: str) -> None:
+def test_folders_of_dead_processes_are_left_and_others_not(kind):
     mine = leftovers.prefix(kind)
     start = leftovers.start_of(os.getpid())
     assert start is not None
@@ -130,7 +125,7 @@ def test_folders_of_dead_processes_are_left_and_others_not(kind: str) -> None:
         ".vllm_ec_test-{pid}_dp0.mmap.0123456789abcdef0123456789abcdef.tmp",
     ],
 )
-def test_what_our_programs_make_is_known_by_its_process(name: str) -> None:
+def test_what_our_programs_make_is_known_by_its_process(name):
     assert leftovers.is_left(name.format(pid=NOBODY))
     assert not leftovers.is_left(name.format(pid=os.getpid()))
 
@@ -146,12 +141,12 @@ def test_what_our_programs_make_is_known_by_its_process(name: str) -> None:
         "sem.mp-8aztuk3q",
     ],
 )
-def test_other_names_are_not_ours(name: str) -> None:
+def test_other_names_are_not_ours(name):
     assert leftovers.maker(name) is None
     assert not leftovers.is_left(name)
 
 
-def test_reaping_takes_folders_files_and_links_and_nothing_behind_links(tmp_path: Path) -> None:
+def test_reaping_takes_folders_files_and_links_and_nothing_behind_links(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_text("x")
@@ -166,7 +161,7 @@ def test_reaping_takes_folders_files_and_links_and_nothing_behind_links(tmp_path
     assert [path.name for path in outside.iterdir()] == ["kept"]
 
 
-def test_what_a_killed_test_mounted_is_unmounted(tmp_path: Path) -> None:
+def test_what_a_killed_test_mounted_is_unmounted(tmp_path):
     left = tmp_path / f"ec-test-{NOBODY}-1-a"
     (left / "small").mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "tmpfs", str(left / "small")]
@@ -176,13 +171,13 @@ def test_what_a_killed_test_mounted_is_unmounted(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_a_folder_for_temporary_files_is_not_nested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_for_temporary_files_is_not_nested(monkeypatch):
     root = leftovers.temporary_root()
     monkeypatch.setattr("tempfile.tempdir", str(root / "ec-make-1-1-abc" / "inner"))
     assert leftovers.temporary_root() == root
 
 
-def test_make_clean_reaps() -> None:
+def test_make_clean_reaps():
     said = subprocess.run(
         ["make", "-n", "clean"], cwd=ROOT, text=True, capture_output=True, check=True
     )

@@ -47,9 +47,7 @@ def unmet(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ra
         (None, None, False),
     ],
 )
-def test_who_requires_everything(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, ci: str | None, required: bool
-) -> None:
+def test_who_requires_everything(monkeypatch, said, ci, required):
     for name, value in ((needs.VARIABLE, said), ("CI", ci)):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
@@ -57,7 +55,7 @@ def test_who_requires_everything(
     assert needs.required() == required
 
 
-def test_a_missing_package(unmet: Raises) -> None:
+def test_a_missing_package(unmet):
     with unmet("no_such_package is not installed"):
         needs.needs("json", "no_such_package")
     with unmet("no_such_package is not installed"):
@@ -65,29 +63,27 @@ def test_a_missing_package(unmet: Raises) -> None:
 
 
 @pytest.mark.parametrize("error", ["ImportError('libucs.so.0')", "OSError('no such symbol')"])
-def test_a_broken_package(
-    unmet: Raises, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_package(unmet, error, tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
     with unmet(r"broken_package is broken: (Import|OS)Error"):
         needs.needs("broken_package")
 
 
-def test_anything_else_that_is_missing(unmet: Raises) -> None:
+def test_anything_else_that_is_missing(unmet):
     needs.that(True, "fine")
     with unmet("no tmpfs"):
         needs.that(False, "no tmpfs")
 
 
-def test_what_is_there_passes(unmet: Raises) -> None:
+def test_what_is_there_passes(unmet):
     needs.needs("json", "pytest")
     needs.installed("pytest")
     needs.optional(True, "a device")
 
 
 @pytest.mark.usefixtures("unmet")
-def test_hardware_is_never_required() -> None:
+def test_hardware_is_never_required():
     with raises(Skipped, "a device"):
         needs.optional(False, "a device")
 
@@ -106,7 +102,7 @@ def absent(name: str) -> None:
     return None
 
 
-def test_a_mark_says_what_a_test_needs(unmet: Raises, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_says_what_a_test_needs(unmet, monkeypatch):
     check: Callable[[Marked], None] = needs.check  # type: ignore[assignment]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("importlib.util.find_spec", absent)
@@ -134,7 +130,7 @@ def direct_skips(text: str) -> list[int]:
     return found
 
 
-def test_no_test_skips_in_another_way() -> None:
+def test_no_test_skips_in_another_way():
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
@@ -154,5 +150,5 @@ def test_no_test_skips_in_another_way() -> None:
         "from pytest import skip",
     ],
 )
-def test_another_way_would_be_found(text: str) -> None:
+def test_another_way_would_be_found(text):
     assert direct_skips(text) == [1]

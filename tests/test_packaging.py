@@ -77,10 +77,7 @@ def test_the_tables_are_found_from_inside_the_wheel(wheel, tmp_path):
 
 def test_console_scripts_exist():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {
-        "ec-protocol": "ec_verify.cli:main",
-        "ec-connector": "ec_connector.cli:main",
-    }
+    assert scripts == {"ec-protocol": "ec_verify.cli:main", "ec-connector": "ec_connector.cli:main"}
     for script in scripts:
         done = subprocess.run(
             [Path(sys.executable).parent / script, "--help"],

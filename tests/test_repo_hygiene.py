@@ -4,6 +4,7 @@
 import re
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def tracked_files() -> list[Path]:
     return sorted(p for p in files if p.is_file())
 
 
+@cache
 def text_files() -> list[tuple[Path, str]]:
     found = []
     for path in tracked_files():
@@ -70,10 +72,10 @@ def test_python_files_begin_with_their_licence():
 
 def test_no_file_names_a_place_on_one_machine():
     found = [
-        f"{named(path)}:{number}: {line.strip()[:100]}"
+        f"{named(path)}:{text.count(chr(10), 0, place.start()) + 1}: {place[0]}"
         for path, text in text_files()
-        for number, line in enumerate(text.splitlines(), 1)
-        if path != Path(__file__).resolve() and MACHINE_PATH.search(line)
+        if path != Path(__file__).resolve()
+        for place in MACHINE_PATH.finditer(text)
     ]
     assert found == []
 

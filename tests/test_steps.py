@@ -43,7 +43,7 @@ def summary(sh: Shell) -> list[list[str]]:
     return [re.split(r" {2,}", line.strip()) for line in done.stdout.splitlines()]
 
 
-def test_a_step_keeps_the_status_and_says_how_it_went(sh: Shell) -> None:
+def test_a_step_keeps_the_status_and_says_how_it_went(sh):
     good, bad = sh('step "a, good (one)"; true && true'), sh('step "bad"; false || exit 3; true')
     assert (good.returncode, bad.returncode) == (0, 3)
     assert re.fullmatch(r"==> a, good \(one\)\n    done in \d+ s\n", good.stdout)
@@ -55,32 +55,27 @@ def test_a_step_keeps_the_status_and_says_how_it_went(sh: Shell) -> None:
     ]
 
 
-def test_without_a_file_for_the_summary_nothing_is_written(
-    sh: Shell, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_without_a_file_for_the_summary_nothing_is_written(sh, environment, tmp_path):
     del environment["EC_STEPS"]
     assert sh('step "alone"; true').returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_summary_of_no_step_at_all(sh: Shell, tmp_path: Path) -> None:
+def test_the_summary_of_no_step_at_all(sh, tmp_path):
     (tmp_path / "steps").touch()
     assert summary(sh)[-1][-1] == "0 of 0 are ok"
 
 
-def test_seconds_are_those_of_each_step(sh: Shell, tmp_path: Path) -> None:
+def test_seconds_are_those_of_each_step(sh, tmp_path):
     lines = ["begin\t1\t100\tlong", "begin\t2\t105\tbeside", "end\t1\t160\t0", "end\t2\t107\t0"]
     (tmp_path / "steps").write_text("".join(f"{line}\n" for line in lines))
     assert [row[1] for row in summary(sh)[1:]] == ["60", "2", "7"]
 
 
 @pytest.mark.parametrize(
-    ("signum", "verdict"),
-    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "interrupted")],
+    ("signum", "verdict"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "interrupted")]
 )
-def test_a_step_that_is_interrupted(
-    sh: Shell, environment: dict[str, str], tmp_path: Path, signum: int, verdict: str
-) -> None:
+def test_a_step_that_is_interrupted(sh, environment, tmp_path, signum, verdict):
     command = '. tools/steps.sh; step "slow"; echo up; cat; true'
     child = subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -93,7 +88,6 @@ def test_a_step_that_is_interrupted(
         # Whoever runs the tests in the background has it ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert child.stdout is not None
     assert "up\n" in iter(child.stdout.readline, "")
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert leftovers.maker(folder.name) == (child.pid, leftovers.start_of(child.pid))
@@ -105,19 +99,19 @@ def test_a_step_that_is_interrupted(
     assert not folder.exists()
 
 
-def test_a_step_that_is_killed_did_not_end(sh: Shell) -> None:
+def test_a_step_that_is_killed_did_not_end(sh):
     assert sh('step "killed"; kill -9 $$').returncode == -signal.SIGKILL
     assert summary(sh)[1][-1] == "did not end"
 
 
-def test_temporary_files_of_a_step_go_with_it(sh: Shell, tmp_path: Path) -> None:
+def test_temporary_files_of_a_step_go_with_it(sh, tmp_path):
     done = sh('step "one"; mktemp -d')
     assert Path(done.stdout.splitlines()[1]).is_relative_to(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["steps"]
 
 
 @pytest.mark.e2e
-def test_pytest_says_in_the_summary_what_it_found(sh: Shell) -> None:
+def test_pytest_says_in_the_summary_what_it_found(sh):
     session = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     test = "tests/killed_session.py::test_that_uses_everything_and_ends"
     done = sh(f'step "pytest"; EC_TEST_TRACES=off {shlex.join([*session, test])}')
@@ -186,7 +180,7 @@ def ci(tmp_path: Path) -> Ci:
     return Ci(tmp_path)
 
 
-def test_ci_runs_everything_and_ends_with_its_summary(ci: Ci) -> None:
+def test_ci_runs_everything_and_ends_with_its_summary(ci):
     status, rows = ci.end(ci.start())
     assert status == 0
     assert sorted(rows[:-1]) == sorted(
@@ -196,7 +190,7 @@ def test_ci_runs_everything_and_ends_with_its_summary(ci: Ci) -> None:
 
 
 @pytest.mark.parametrize("failing", ["venv", "beside", "test", "rest"])
-def test_ci_goes_on_after_a_failed_step_and_fails(ci: Ci, failing: str) -> None:
+def test_ci_goes_on_after_a_failed_step_and_fails(ci, failing):
     status, rows = ci.end(ci.start(**{failing: "exit 3"}))
     assert status == 2
     assert ["good", "ok"] in rows
@@ -205,7 +199,7 @@ def test_ci_goes_on_after_a_failed_step_and_fails(ci: Ci, failing: str) -> None:
     assert rows[-1][-1] == "4 of 5 are ok"
 
 
-def test_ci_that_is_ended_ends_everything_and_shows_the_summary(ci: Ci, tmp_path: Path) -> None:
+def test_ci_that_is_ended_ends_everything_and_shows_the_summary(ci, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     child = ci.start(test=f"echo up >{fifo}; sleep 600")
@@ -217,13 +211,13 @@ def test_ci_that_is_ended_ends_everything_and_shows_the_summary(ci: Ci, tmp_path
     assert ["pytest", "interrupted"] in rows
 
 
-def test_ci_ends_itself_when_it_takes_too_long(ci: Ci) -> None:
+def test_ci_ends_itself_when_it_takes_too_long(ci):
     status, rows = ci.end(ci.start(limit_s=1, rest="sleep 600"))
     assert status == 143
     assert ["rest", "interrupted"] in rows
 
 
-def test_ci_and_test_all_do_the_same() -> None:
+def test_ci_and_test_all_do_the_same():
     """``.ci/run`` has the mutants beside the tests; both must come to every step."""
 
     def steps(*targets: str) -> set[str]:

@@ -226,7 +226,6 @@ def test_the_proxy_that_the_guide_starts_serves(place: Path) -> None:
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
     finally:
         process.send_signal(signal.SIGINT)

@@ -115,9 +115,7 @@ def check(words: list[str], environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("block", shown(), ids=lambda block: block[0][:60])
-def test_what_is_only_read_is_right(
-    block: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_only_read_is_right(block, monkeypatch):
     # What vLLM's commands need is not asked for here.
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     environ: dict[str, str] = {}
@@ -129,12 +127,12 @@ def test_what_is_only_read_is_right(
 
 
 @pytest.mark.parametrize("command", mentioned(), ids=lambda command: command[:60])
-def test_commands_within_sentences_name_what_there_is(command: str) -> None:
+def test_commands_within_sentences_name_what_there_is(command):
     words = [word for word in split(command) if word not in ("…", "...")]
     check(words, {})
 
 
-def test_what_is_wrong_would_be_noticed() -> None:
+def test_what_is_wrong_would_be_noticed():
     environ: dict[str, str] = {}
     for command in (
         "ec-protocol chek",

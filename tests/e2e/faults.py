@@ -181,10 +181,7 @@ def walked_away(decoder: Server, oracle: Oracle, announced: Mapping[int, Params]
         row.expect(held == 0, f"{held} blocks are held for nobody")
 
     row = measured(
-        "clients hang up",
-        decoder,
-        body,
-        lambda row: row.remote + row.recomputed >= len(announced),
+        "clients hang up", decoder, body, lambda row: row.remote + row.recomputed >= len(announced)
     )
     row.expect(row.recomputed == 0, f"the decoder computed {row.recomputed} itself")
     row.expect(row.remote >= len(announced), f"only {row.remote} were read")

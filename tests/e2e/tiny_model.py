@@ -129,11 +129,7 @@ def _text(kind: str, ids: dict[str, int], layers: int, sections: list[int]) -> d
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e6,
-            "mrope_section": sections,
-        },
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": sections},
         "bos_token_id": ids["<|endoftext|>"],
         "pad_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],

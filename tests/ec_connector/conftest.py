@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.ec_connector.region.region_driver import Child, private_folder
+from tests import needs
+from tests.ec_connector.region.region_driver import Child, guards_of, private_folder
+from tests.world.processes import several
 
 
 @pytest.fixture
@@ -19,12 +24,20 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def spawn() -> Iterator[Callable[[], Child]]:
-    children: list[Child] = []
+    with several(Child, Child.kill) as start:
+        yield start
 
-    def start() -> Child:
-        children.append(Child())
-        return children[-1]
 
-    yield start
-    for child in children:
-        child.kill()
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 8 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True
+    )
+    needs.optional(done.returncode == 0, "needs the right to mount a tmpfs")
+    yield path
+    for pid in guards_of(path):
+        os.kill(pid, signal.SIGKILL)
+    subprocess.run(["umount", "-l", str(path)], check=True)

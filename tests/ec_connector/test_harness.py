@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.content import request
-from tests.harness.engine import engine
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import engine
+from tests.world.host import request
+from tests.world.peers import Remote, announcement
 
 KINDS = ["device", "cpu"]
 
@@ -342,8 +342,7 @@ def test_preempted_and_fetched_again_if_it_must():
         victim = request("r1", ("a", 3), params=announcement("a", 3), has_media=False, output_len=9)
         e.host.add(victim)
         while victim.num_output == 0:
-            e.step()
-            e.p2p.play(e)
+            e.step_and_play()
         e.host.preempt(victim)
         e.reset_encoder_cache()
         e.now += 1e4  # the hold on what was fetched has ended long ago
@@ -358,8 +357,7 @@ def test_the_hold_on_a_fetched_encoding_ends_with_its_first_use():
         r = request("r1", ("a", 3), params=announcement("a", 3), has_media=False, output_len=9)
         e.host.add(r)
         while r.num_output == 0:
-            e.step()
-            e.p2p.play(e)
+            e.step_and_play()
         assert not r.finished
         assert len(e.holds) == 0
         e.drain()
@@ -371,8 +369,7 @@ def test_what_the_host_keeps_for_a_running_request_is_not_fetched_again():
         slow = request("slow", ("a", 12), params=announcement("a", 12), has_media=False)
         e.host.add(slow)
         while len(e.node.copies) or slow.num_computed == 0:
-            e.step()
-            e.p2p.play(e)
+            e.step_and_play()
         assert slow.num_computed < slow.prompt_len - 4
         other = request("other", ("b", 12), params=announcement("b", 12), has_media=False)
         e.host.add(other)

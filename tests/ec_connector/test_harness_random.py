@@ -13,16 +13,11 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.harness.content import Request, request
-from tests.harness.engine import Engine
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import Engine
+from tests.world.host import Request, request
+from tests.world.peers import Remote, announcement
 
 #: Names and their rows. Larger than the tier and the hosts' caches together.
 ROWS = {"a": 1, "b": 2, "c": 3, "d": 3, "e": 4, "f": 5}

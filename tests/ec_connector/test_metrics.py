@@ -22,10 +22,10 @@ from ec_connector.metrics import (
     metrics_reference,
     reduce,
 )
-from tests.harness.content import request
-from tests.harness.engine import Engine, engine
-from tests.harness.remote import Remote, announcement
 from tests.needs import needs
+from tests.world.engine import Engine, engine
+from tests.world.host import request
+from tests.world.peers import Remote, announcement
 
 
 def source_of(e: Engine) -> StatsSource:
@@ -44,14 +44,12 @@ def test_each_event_is_told_once():
         assert source.take() is None
         e.run(request("r1", ("a", 3)))
         first = source.take()
-        assert first is not None
         assert first["counters"] == {"vllm:ec_items/miss": 1, "vllm:ec_copies/save_landed": 1}
         assert first["gauges"]["vllm:ec_blocks/evictable"] == 3
         assert source.take() is None
         e.reset_encoder_cache()
         e.run(request("r2", ("a", 3)))
         second = source.take()
-        assert second is not None
         assert second["counters"] == {"vllm:ec_items/hit": 1, "vllm:ec_copies/load_landed": 1}
 
 
@@ -63,7 +61,6 @@ def test_blocks_by_state_add_up():
         e.host.add(request("r2", ("a", 3), ("b", 2)))
         e.schedule()  # a is pinned, b is being written
         stats = source.take()
-        assert stats is not None
         gauges = dict(stats["gauges"])
         assert gauges.pop("vllm:ec_blocks_all") == 8
         states = {
@@ -82,19 +79,14 @@ def test_consumer_events_bytes_and_latencies():
         e.run(request("r1", ("a", 3), params=announcement("a", 3)))
         e.run(request("r2", ("b", 2), params={"b": "nonsense"}))
         stats = source.take()
-        assert stats is not None
         counters = stats["counters"]
         assert counters["vllm:ec_bytes_read"] == 96
         assert counters["vllm:ec_consumer_events/fetches"] == 1
         assert counters["vllm:ec_params_refused/not_a_mapping"] >= 1
         assert counters["vllm:ec_pump_events/malformed_frames"] == 1
-        assert stats["samples"] == {
-            "vllm:ec_ack_seconds": [0.002],
-            "vllm:ec_read_seconds": [0.01],
-        }
+        assert stats["samples"] == {"vllm:ec_ack_seconds": [0.002], "vllm:ec_read_seconds": [0.01]}
         e.p2p.pump.stats.sample("ack", 0.5)
         again = source.take()
-        assert again is not None
         assert again["samples"] == {"vllm:ec_ack_seconds": [0.5]}
         # It travels between processes.
         assert json.loads(json.dumps(stats)) == stats
@@ -108,7 +100,6 @@ def test_events_for_subscribers_are_told_apart_from_what_the_pump_met():
             stats.count(f"tier_events_{name}", count)
         stats.count("replays_refused")
         taken = source.take()
-        assert taken is not None
         counters = taken["counters"]
         assert {k: n for k, n in counters.items() if k.startswith("vllm:ec_tier_events")} == {
             "vllm:ec_tier_events/published": 5,
@@ -124,7 +115,6 @@ def test_every_counter_has_a_family():
         e.run(request("r1", ("a", 3), params=announcement("a", 3)))
         e.scheduler.counters["something_new"] += 1
         stats = source.take()
-        assert stats is not None
         for key in (*stats["counters"], *stats["gauges"]):
             name, _, label = key.partition("/")
             assert bool(label) == bool(FAMILIES[name].label), key

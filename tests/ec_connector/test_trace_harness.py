@@ -18,7 +18,7 @@ from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check_runs
 from ec_verify.traces.load import make_run
 from tests.ec_connector.test_harness_random import ConsumerMachine, EngineMachine, ProducerMachine
-from tests.harness.engine import Engine
+from tests.world.engine import Engine
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(600)]
 
@@ -64,16 +64,14 @@ def reports(number: int) -> list[Report]:
     return check_runs(runs, TlcRunner())
 
 
-def test_random_traffic_is_accepted(
-    number: int, reports: list[Report], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_random_traffic_is_accepted(number, reports, capsys):
     with capsys.disabled():
         sys.stderr.write(f"\nEC_TRACE_SEED={number}\n")
     rejected = {report.name: report.rejection for report in reports if report.rejection}
     assert rejected == {}
 
 
-def test_it_is_traffic_of_every_role(reports: list[Report]) -> None:
+def test_it_is_traffic_of_every_role(reports):
     assert len(reports) > 10
     seen = {action for report in reports for action in report.actions}
     assert {"Reserve", "PlanLoad", "LoadLanded", "SaveLanded", "RequestRead", "Hold"} <= seen

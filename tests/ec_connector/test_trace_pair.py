@@ -13,7 +13,8 @@ needs("nixl")
 
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check
-from tests.ec_connector.network.pair import BLOCK, Node, wait_for
+from tests.world.instance import BLOCK, Node
+from tests.world.processes import until
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 
@@ -47,7 +48,7 @@ def fetches(folder: Path) -> None:
                 assert consumer.bytes_of(name) == data
                 consumer.node.reads.leave(f"r{number}", consumer.p2p.clock())  # type: ignore[union-attr]
             assert consumer.fetch("missing", producer.address, BLOCK, "r-missing") == "failed"
-        wait_for(lambda: producer.node.grants.open_grants == 0, "grants to end")  # type: ignore[union-attr]
+        until(lambda: producer.node.grants.open_grants == 0, "grants to end")  # type: ignore[union-attr]
 
 
 def restart(folder: Path) -> None:
@@ -67,7 +68,7 @@ def restart(folder: Path) -> None:
                 )
 
             tried: list[int] = []
-            wait_for(fetched, "a fetch from the new process", 60.0)
+            until(fetched, "a fetch from the new process", 60.0)
             assert consumer.bytes_of("b") == b"b" * BLOCK
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ec_protocol.trace import NdjsonSink
-from tests.ec_protocol.world import World
 from tests.recording import checkable
+from tests.world.core import World
 
 
 def as_told(write: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:

@@ -4,25 +4,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests import ROOT
 from tests.needs import needs
 
 needs("msgspec")
 
 
 from ec_verify.kit.examples.connector import Connector, load, save
-from tests.ec_protocol.plain import connector, content, item
+from tests.world.plain import Producer, connector, content, item
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -30,35 +25,6 @@ pytestmark = pytest.mark.timeout(100)
 LONGEST_S = 30.0
 #: More than all socket buffers between two processes can hold.
 LARGE = 32 << 10
-
-
-class Producer:
-    """A producer in a process of its own."""
-
-    def __init__(self, *rows: int, port: int = 0) -> None:
-        words = [sys.executable, "-m", "tests.ec_protocol.plain", str(port), *map(str, rows)]
-        self.process = subprocess.Popen(
-            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.announced: dict[str, Any] = self.hear()
-
-    def hear(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def open_grants(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.write("?\n")
-        self.process.stdin.flush()
-        return int(self.hear())
-
-    def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def close(self) -> int:
-        self.process.communicate(timeout=LONGEST_S)
-        return self.process.returncode
 
 
 def descriptors() -> set[str]:
@@ -84,7 +50,7 @@ def producer(*rows: int, port: int = 0) -> Iterator[Producer]:
     try:
         yield made
     finally:
-        made.close()
+        made.close(LONGEST_S)
 
 
 @contextlib.contextmanager

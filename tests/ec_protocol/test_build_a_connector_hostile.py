@@ -17,8 +17,8 @@ import msgspec
 
 from ec_protocol.p2p import wire as messages
 from ec_verify.kit.examples.connector import Connector, load, save
-from tests.ec_protocol.plain import content, item
 from tests.ec_protocol.test_build_a_connector import LONGEST_S, here, turn_until
+from tests.world.plain import content, item
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -10,28 +10,18 @@ from typing import Any
 
 import pytest
 
-from ec_protocol import (
-    ConfigError,
-    LocalProtocolError,
-    Node,
-    Peering,
-    Timing,
-    make_item,
-)
+from ec_protocol import ConfigError, LocalProtocolError, Node, Peering, Timing, make_item
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.commands import (
-    ForgetRead,
-    PrepareRead,
-)
+from ec_protocol.p2p.commands import ForgetRead, PrepareRead
 from ec_protocol.parts import Parts
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from tests import ROOT
-from tests.ec_protocol.linked import (
-    ADDRESS,
+from tests.world.core import (
     AGENT,
     BLOCK,
     ELEMENT,
+    PRODUCER,
     ROWS,
     START,
     WIDTH,
@@ -50,8 +40,8 @@ def test_an_encoding_travels_from_one_node_to_another() -> None:
         "a": {
             "item_indices": [0],
             "metadata": {},
-            "peer_host": ADDRESS[0],
-            "peer_port": ADDRESS[1],
+            "peer_host": PRODUCER[0],
+            "peer_port": PRODUCER[1],
             "size_bytes": ROWS * BLOCK,
             "shape": [ROWS, WIDTH],
         }
@@ -89,8 +79,8 @@ def test_what_a_role_does_not_do_is_a_mistake_of_who_asks_for_it() -> None:
     ack = wire.XferAck(mm_hash="a", status=0, session_id="s")
     request = wire.XferReq(mm_hash="a", compatibility_hash="x", session_id="s")
     for call in (
-        lambda: producer.answer(ADDRESS, ack, START),
-        lambda: producer.heard(ADDRESS, START),
+        lambda: producer.answer(PRODUCER, ack, START),
+        lambda: producer.heard(PRODUCER, START),
         lambda: producer.may_post(1, START),
         lambda: producer.malformed("answer"),
     ):
@@ -108,7 +98,7 @@ def test_what_a_role_does_not_do_is_a_mistake_of_who_asks_for_it() -> None:
     assert not producer.has_commands
     said = {"peer_host": "p", "peer_port": 1, "size_bytes": ROWS * BLOCK}
     assert producer.want(item(), {"a": said}, "r", START) == "failed"
-    assert consumer.announce([item()], ADDRESS, START) == {}
+    assert consumer.announce([item()], PRODUCER, START) == {}
     save(producer, item())
     assert not producer.promise("a")
     assert consumer.plan(item("b"), "r") is None, "a consumer saves nothing"
@@ -151,14 +141,14 @@ def test_what_was_announced_before_it_landed_is_held_when_it_does() -> None:
     copy = n.plan(item(), "r")
     assert copy is not None
     n.build_step(START)
-    assert n.announce([item()], ADDRESS, START)["a"]["peer_port"] == ADDRESS[1]
+    assert n.announce([item()], PRODUCER, START)["a"]["peer_port"] == PRODUCER[1]
     n.report(copy.copy_id, 0, landed=True)
     assert states(n) == {"a": "ready"}, "it is larger than what holds may keep"
     n = node("producer", blocks=2 * ROWS)
     copy = n.plan(item(), "r")
     assert copy is not None
     n.build_step(START)
-    n.announce([item()], ADDRESS, START)
+    n.announce([item()], PRODUCER, START)
     n.report(copy.copy_id, 0, landed=True)
     assert states(n) == {"a": "pinned"}
     n.build_step(START + n.timing.announce_hold_s)
@@ -168,7 +158,7 @@ def test_what_was_announced_before_it_landed_is_held_when_it_does() -> None:
 @pytest.mark.clause("EC-11.1")
 @pytest.mark.parametrize(
     ("wanted", "address"),
-    [(item("b"), ADDRESS), (item(), None), (item(rows=3), ADDRESS), (item("x" * 513), ADDRESS)],
+    [(item("b"), PRODUCER), (item(), None), (item(rows=3), PRODUCER), (item("x" * 513), PRODUCER)],
 )
 def test_what_cannot_be_served_is_announced_with_nothing(wanted: Any, address: Any) -> None:
     n = node("producer", blocks=16)
@@ -191,7 +181,7 @@ def test_a_counted_name_is_neither_saved_nor_loaded_nor_fetched() -> None:
     assert both.plan(unsure, "r") is None
     assert both.counters["not_named_by_content"] == 1
     assert both.build_step(START) == ()
-    assert both.announce([unsure], ADDRESS, START) == {}
+    assert both.announce([unsure], PRODUCER, START) == {}
     empty = node("both")
     assert empty.plan(unsure, "r") is None
     assert list(empty.tier.entries()) == []
@@ -221,14 +211,14 @@ def test_an_entry_that_nobody_writes_is_not_announced() -> None:
     """A fetch of one's own that is under way, for example: it may never land."""
     n = node("both")
     n.tier.alloc("a", ROWS * BLOCK)
-    assert n.announce([item()], ADDRESS, START)["a"] == {"item_indices": [0], "metadata": {}}
+    assert n.announce([item()], PRODUCER, START)["a"] == {"item_indices": [0], "metadata": {}}
 
 
 def test_positions_of_one_encoding_come_together_and_counted_names_not_at_all() -> None:
     n = node("producer")
     save(n, item(metadata={"k": 1}))
     counted = item("renderer0-mm-1-image-0")
-    said = n.announce([item(metadata={"k": 1}), counted, item(), item("b")], ADDRESS, START)
+    said = n.announce([item(metadata={"k": 1}), counted, item(), item("b")], PRODUCER, START)
     assert {name: row["item_indices"] for name, row in said.items()} == {"a": [0, 2], "b": [3]}
     assert said["a"]["metadata"] == {"k": 1}
     assert n.counters["announced"] == 1
@@ -291,7 +281,6 @@ def test_a_fetched_encoding_is_held_until_its_load_is_planned() -> None:
     assert states(pair.consumer) == {"a": "pinned"}
     assert pair.consumer.promise("a")
     copy = pair.consumer.plan(item(), "r")
-    assert copy is not None
     pair.consumer.build_step(pair.now)
     assert pair.consumer.report(copy.copy_id, 0, landed=True) is copy
     assert states(pair.consumer) == {"a": "ready"}
@@ -317,7 +306,6 @@ def test_a_load_can_be_planned_again_in_the_next_step() -> None:
     for _ in range(2):
         assert n.promise("a")
         copy = n.plan(item(), "r")
-        assert copy is not None
         assert n.build_step(START) == (copy,)
         n.report(copy.copy_id, 0, landed=True)
     assert not n.promise("nothing")
@@ -339,8 +327,6 @@ def test_both_sides_mean_the_same_by_the_same_facts_only() -> None:
         vllm_version=facts[0], model=facts[1], dtype=facts[2], incarnation="i", base_addr=0
     )
     n = Node(blocks=1, block_bytes=BLOCK, peering=peering)
-    assert n.reads is not None
-    assert n.grants is not None
     expected = wire.compatibility_hash(*facts, BLOCK)
     assert n.reads.attempts.compat_hash == n.grants.compat_hash == expected
     assert (n.reads.attempts.session, n.grants.incarnation) == ("i", "i")
@@ -350,9 +336,7 @@ def test_an_answer_is_a_sign_of_life() -> None:
     pair = Pair()
     pair.want()
     pair.deliver(wire.XferAck(mm_hash="z", status=0, session_id="s.9"))
-    assert pair.consumer.reads is not None
-    peer = pair.consumer.reads.attempts.peers.current(ADDRESS)
-    assert peer is not None
+    peer = pair.consumer.reads.attempts.peers.current(PRODUCER)
     assert peer.state == "live"
 
 
@@ -382,7 +366,6 @@ def test_every_rank_reports_a_load_and_the_first_alone_a_save() -> None:
     save(n, item())
     assert n.promise("a")
     copy = n.plan(item(), "r")
-    assert copy is not None
     n.build_step(START)
     n.report(copy.copy_id, 1, landed=True)
     assert states(n) == {"a": "pinned"}

@@ -5,24 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from ec_protocol import (
-    RemoteProtocolError,
-)
+from ec_protocol import RemoteProtocolError
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.commands import (
-    AbandonRead,
-    ClosePeer,
-    ReleaseGrant,
-)
-from tests.ec_protocol.linked import (
-    ADDRESS,
-    BLOCK,
-    ROWS,
-    START,
-    Pair,
-    node,
-    states,
-)
+from ec_protocol.p2p.commands import AbandonRead, ClosePeer, ReleaseGrant
+from tests.world.core import BLOCK, PRODUCER, ROWS, START, Pair, node, states
 
 
 # --------------------------------------------------------------------- the network
@@ -36,8 +22,6 @@ def test_frames_that_are_none_raise_and_are_counted_by_side() -> None:
     pair.producer.malformed("request")
     for _ in range(2):
         pair.consumer.malformed("answer")
-    assert pair.producer.grants is not None
-    assert pair.consumer.reads is not None
     assert pair.producer.grants.counters["malformed_frames"] == 1
     assert pair.consumer.reads.counters["malformed_frames"] == 2
 
@@ -51,7 +35,6 @@ def test_a_request_of_the_old_form_makes_the_region_described_before_it_is_judge
     other = Pair()
     other.want()
     other.ask()
-    assert other.producer.grants is not None
     assert not other.producer.grants._old_descriptor
 
 
@@ -104,7 +87,6 @@ def test_a_read_that_failed_is_quarantined_until_it_is_proven_over() -> None:
     assert pair.want() == "failed"
     pair.consumer.proven([99, command.attempt_id], pair.now)
     assert pair.consumer.tier.free_blocks == 8
-    assert pair.consumer.reads is not None
     assert pair.consumer.reads.counters["quarantine_ended_endpoint_closed"] == 1
 
 
@@ -112,16 +94,14 @@ def test_a_lost_peer_fails_what_waits_and_a_heard_one_does_not() -> None:
     pair = Pair()
     pair.want()
     assert pair.consumer.has_commands
-    assert pair.consumer.reads is not None
-    peer = pair.consumer.reads.attempts.peers.current(ADDRESS)
-    assert peer is not None
+    peer = pair.consumer.reads.attempts.peers.current(PRODUCER)
     assert peer.state == "connecting"
-    pair.consumer.heard(ADDRESS, pair.now)
+    pair.consumer.heard(PRODUCER, pair.now)
     assert peer.state == "live"
     assert pair.want() == "pending"
     pair.consumer.commands()
-    pair.consumer.lost(ADDRESS, pair.now)
-    assert pair.consumer.commands() == [ClosePeer(ADDRESS)]
+    pair.consumer.lost(PRODUCER, pair.now)
+    assert pair.consumer.commands() == [ClosePeer(PRODUCER)]
     assert pair.want() == "failed"
 
 
@@ -135,7 +115,7 @@ def test_nothing_is_fetched_while_nobody_carries_commands_out() -> None:
 
 def test_a_host_that_is_not_allowed_is_not_asked() -> None:
     pair = Pair()
-    pair.consumer = node("consumer", allowed=lambda host: host != ADDRESS[0])
+    pair.consumer = node("consumer", allowed=lambda host: host != PRODUCER[0])
     assert pair.want() == "failed"
     assert pair.consumer.counters["params_foreign_peer_host"] == 1
 
@@ -143,7 +123,6 @@ def test_a_host_that_is_not_allowed_is_not_asked() -> None:
 def test_who_leaves_waits_no_more() -> None:
     pair = Pair()
     pair.want()
-    assert pair.consumer.reads is not None
     pair.consumer.leave("r", pair.now)
     assert pair.consumer.reads.idle
     assert pair.consumer.tier.free_blocks == 8

@@ -29,7 +29,6 @@ def recorder() -> tuple[Trace, list[Mapping[str, Any]]]:
 def saved_and_loaded(tier: EncodingTier) -> None:
     copies = CopyTable(tier)
     save = copies.plan_save("a", 20, (1, 10))
-    assert save is not None
     copies.submit(save)
     copies.report(save.copy_id, 0, landed=True)
     tier.reserve("a")

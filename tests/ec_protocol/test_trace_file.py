@@ -18,7 +18,6 @@ BLOCK = 64
 
 def test_a_full_disk_ends_the_trace_and_not_the_engine(tmp_path: Path, caplog):
     sink = NdjsonSink(tmp_path / "t")
-    assert sink._file is not None
     sink._file.close()
     sink._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     tier = EncodingTier(4, BLOCK, Trace("engine", lambda: 0.0, sink))

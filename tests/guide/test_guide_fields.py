@@ -15,8 +15,8 @@ needs("prometheus_client")
 
 from ec_connector.vllm import plugin
 from ec_connector.vllm.setup import read_setup
-from tests.ec_connector.vllm import fake_vllm
-from tests.ec_connector.vllm.fake_vllm import Role
+from tests.world import vllm as fake_vllm
+from tests.world.vllm import Role
 
 
 @pytest.fixture

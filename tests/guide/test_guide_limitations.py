@@ -7,14 +7,14 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 
 import pytest
 
 from ec_connector.region.shared import reap_orphans
-from tests.harness.content import request
-from tests.harness.engine import engine
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import engine
+from tests.world.host import request
+from tests.world.peers import Remote, announcement
+from tests.world.processes import until
 
 
 def test_an_announced_encoding_is_held_for_its_first_reader():
@@ -66,10 +66,7 @@ def test_sigkill_of_every_process_leaves_no_region_file():
     )
     path = done.stdout.strip()
     assert path.startswith("/dev/shm/vllm_ec_")
-    deadline = time.monotonic() + 20
-    while os.path.exists(path):
-        assert time.monotonic() < deadline, "the guard has not removed it"
-        time.sleep(0.01)
+    until(lambda: not os.path.exists(path), "its guard to remove it")
     assert name not in str(reap_orphans())
 
 

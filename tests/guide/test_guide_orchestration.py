@@ -21,10 +21,10 @@ needs("nixl", "zmq")
 from ec_connector.engine.facts import ModelFacts
 from ec_connector.network.data import NixlReader
 from ec_protocol.p2p import wire
-from tests.harness.content import BLOCK, ELEMENT, WIDTH, request
-from tests.harness.engine import Engine, engine
-from tests.harness.peers import RealPeers
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import Engine, engine
+from tests.world.host import BLOCK, ELEMENT, WIDTH, request
+from tests.world.peers import RealPeers, Remote, announcement
+from tests.world.processes import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -148,10 +148,7 @@ def test_step_3_ensure_cache_available_defers_until_the_read_has_landed():
         r = request("decode", ("a", 3), params=params, has_media=False)
         delegate = c.scheduler
         assert delegate.ensure_cache_available(r, 0) is False
-        deadline = time.monotonic() + 20
-        while not delegate.ensure_cache_available(r, 0):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: delegate.ensure_cache_available(r, 0), "the READ to land")
         assert c.tier.get("a").servable
         assert c.node.reads.counters["reads_done"] == 1
         assert c.node.reads.counters["bytes_read"] == 3 * BLOCK
@@ -238,10 +235,7 @@ def test_step_5_nack_missing_falls_back():
 
 def test_step_5_nack_incompat_falls_back():
     other = ModelFacts("0", "another-model", "bfloat16", ELEMENT)
-    with (
-        producer() as p,
-        engine(role="ec_consumer", p2p=RealPeers(facts=other)) as c,
-    ):
+    with producer() as p, engine(role="ec_consumer", p2p=RealPeers(facts=other)) as c:
         failing(c, announce(p, ("a", 3)))
         assert p.node.grants.counters["nack_incompat"] >= 1
         p.drain()

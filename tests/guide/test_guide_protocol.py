@@ -20,9 +20,9 @@ from ec_connector.network.data import DataPlaneError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import RETRYABLE_NACKS, XferReq, XferStatus
 from ec_protocol.tables.timing import Timing
-from tests.harness.content import BLOCK, request
-from tests.harness.engine import engine
-from tests.harness.peers import RealPeers
+from tests.world.engine import engine
+from tests.world.host import BLOCK, request
+from tests.world.peers import RealPeers
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,11 +59,11 @@ def served():
 # ------------------------------------------------------------------------ control plane
 def test_heartbeats_2_s_interval_4_s_timeout_8_s_ttl():
     timing = Timing()
-    assert (
-        timing.heartbeat_interval_s,
-        timing.heartbeat_timeout_s,
-        timing.heartbeat_ttl_s,
-    ) == (2.0, 4.0, 8.0)
+    assert (timing.heartbeat_interval_s, timing.heartbeat_timeout_s, timing.heartbeat_ttl_s) == (
+        2.0,
+        4.0,
+        8.0,
+    )
 
 
 def test_heartbeats_are_set_on_the_sockets():

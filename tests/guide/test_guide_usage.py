@@ -18,9 +18,9 @@ from ec_connector.instance import SchedulerInstance
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.errors import ConfigError
 from tests import ROOT
-from tests.harness.content import BLOCK, request
-from tests.harness.engine import engine
 from tests.recording import trace_setting
+from tests.world.engine import engine
+from tests.world.host import BLOCK, request
 
 
 # ---------------------------------------------------------------------- prerequisites

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -14,38 +13,27 @@ from tests.needs import needs
 needs("nixl", "zmq")
 
 from tests.interop.driver import Builtin, Dealer, Ours
+from tests.world.processes import several
 
 Made = TypeVar("Made", Builtin, Dealer, Ours)
 Factory = Callable[..., Made]
 
 
-@contextlib.contextmanager
-def closing(kind: type[Made]) -> Iterator[Factory[Made]]:
-    with contextlib.ExitStack() as stack:
-
-        def make(*arguments: Any, **options: Any) -> Made:
-            made = kind(*arguments, **options)
-            stack.callback(made.close)
-            return made
-
-        yield make
-
-
 @pytest.fixture
 def builtins() -> Iterator[Factory[Builtin]]:
-    with closing(Builtin) as make:
+    with several(Builtin, Builtin.close) as make:
         yield make
 
 
 @pytest.fixture
 def ours() -> Iterator[Factory[Ours]]:
-    with closing(Ours) as make:
+    with several(Ours, Ours.close) as make:
         yield make
 
 
 @pytest.fixture
 def dealers() -> Iterator[Factory[Dealer]]:
-    with closing(Dealer) as make:
+    with several(Dealer, Dealer.close) as make:
         yield make
 
 

@@ -17,7 +17,6 @@ import random
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
@@ -31,10 +30,11 @@ from ec_connector.engine.facts import ModelFacts
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferAck, XferReq
 from tests.e2e.server import CPU_ENV, free_port
-from tests.ec_connector.network.pair import BLOCK, Node
-from tests.harness import child
 from tests.interop import forked
 from tests.interop.clock import Clock
+from tests.world import processes
+from tests.world.instance import BLOCK, Node
+from tests.world.processes import until
 
 #: The release whose classes are driven; the compatibility hash contains it.
 RELEASE = "0.32.0"
@@ -49,11 +49,7 @@ START_S = 500.0
 #: No peer is missed because it had to wait for a core.
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 
-marks = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(600),
-    pytest.mark.vllm,
-]
+marks = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.vllm]
 
 _numbers = itertools.count(1)
 
@@ -66,14 +62,6 @@ def fresh() -> str:
 def content(name: str, rows: int = ROWS) -> bytes:
     """What the encoding of that name looks like."""
     return random.Random(name).randbytes(rows * BLOCK)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for something that another process or thread does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
-        time.sleep(0.0005)
 
 
 @functools.cache
@@ -175,7 +163,7 @@ class Builtin:
         return bool(self.process.exitcode)
 
     def stop(self) -> None:
-        child.stop(self.process.pid)
+        processes.stop(self.process.pid)
 
     def resume(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
@@ -282,13 +270,7 @@ class Ours(Node):
     """Our connector's scheduler half, with hooks around its data plane and its clock."""
 
     def __init__(
-        self,
-        role: str,
-        blocks: int = 128,
-        *,
-        port: int = 0,
-        world_size: int = 1,
-        **settings: float,
+        self, role: str, blocks: int = 128, *, port: int = 0, world_size: int = 1, **settings: float
     ) -> None:
         self.clock = Clock()
         self.plane = Around()

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import zmq
 
-from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import ROWS, Asked, Builtin, Dealer, fresh, marks, until
+from tests.world.instance import BLOCK
 
 pytestmark = marks
 

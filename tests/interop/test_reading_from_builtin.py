@@ -13,8 +13,8 @@ import pytest
 
 from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
-from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import COMPAT, NBYTES, RELEASE, ROWS, Ours, marks, until
+from tests.world.instance import BLOCK
 
 pytestmark = marks
 
@@ -23,7 +23,6 @@ TIMING_LEASE_S = 30.0
 
 def fence_of(node: Ours) -> float:
     """Of the only attempt, whose request leaves at the time that the clock stands at."""
-    assert node.node.reads is not None
     timing = node.node.reads.timing
     assert timing.lease_s == TIMING_LEASE_S
     return timing.fence(node.clock(), timing.lease_s)

@@ -15,7 +15,6 @@ import pytest
 from ec_protocol.items import make_item
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferReq, XferStatus
-from tests.ec_connector.network.pair import BLOCK
 from tests.interop.driver import (
     COMPAT,
     NBYTES,
@@ -29,12 +28,12 @@ from tests.interop.driver import (
     plain,
     until,
 )
+from tests.world.instance import BLOCK
 
 pytestmark = marks
 
 
 def lease_of(node: Ours) -> float:
-    assert node.node.grants is not None
     return node.node.grants.timing.lease_s
 
 
@@ -67,7 +66,6 @@ def test_an_encoding_in_two_extents_arrives_in_order(their_consumer, ours):
     name, data, params = node.saved(4)
     with node.lock:
         entry = node.tier.get(name)
-        assert entry is not None
         assert len(entry.extents) == 2
     assert Asked(their_consumer, name, params, 4).admitted()["bytes"] == data
 

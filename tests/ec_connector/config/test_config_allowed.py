@@ -10,9 +10,9 @@ import pytest
 from ec_connector.config.peers import AllowedPeers
 from ec_connector.config.settings import ECConfig
 from ec_protocol.errors import ConfigError
-from tests.harness.content import request
-from tests.harness.engine import engine
-from tests.harness.remote import Remote, announcement
+from tests.world.engine import engine
+from tests.world.host import request
+from tests.world.peers import Remote, announcement
 
 
 @pytest.mark.parametrize(

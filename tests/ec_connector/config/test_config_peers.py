@@ -13,7 +13,7 @@ needs("nixl", "zmq")
 
 from ec_connector.config.settings import ECConfig, EventSettings
 from ec_protocol.errors import ConfigError
-from tests.ec_connector.network.pair import BLOCK, Node
+from tests.world.instance import BLOCK, Node
 
 
 def parse(role: str = "ec_both", rank: int = 0, host: str = "10.0.0.5", **extra: Any) -> ECConfig:
@@ -110,7 +110,6 @@ def test_ec_events_endpoints_move_with_the_dp_rank(endpoint: str, of_rank_3: str
         made = parse(
             rank=rank, ec_events_endpoint=endpoint, ec_events_replay_endpoint="tcp://*:7000"
         ).events
-        assert made is not None
         assert made.endpoint == wanted
         assert made.replay_endpoint == f"tcp://*:{7000 + rank}"
 

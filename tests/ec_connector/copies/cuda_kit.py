@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from ec_connector.copies import cuda_pinning
-from ec_connector.copies.base import CopyEngine
 from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import Extents
+from tests.ec_connector.copies.kit import FILL
 from tests.leftovers import shm_folder
 
 BLOCKS, BLOCK = 512, 8192
-FILL = 0xA5
 #: Long enough that whatever is not ordered behind it runs before it.
 SLEEP_CYCLES = 100_000_000
 
@@ -42,35 +40,6 @@ def open_engine(region: SharedRegion) -> Iterator[CudaCopyEngine]:
     made.shutdown()
     torch.cuda.synchronize()
     assert cuda_pinning.clear_error() == 0
-
-
-def drain(engine: CopyEngine, timeout_s: float = 30.0) -> dict[int, bool]:
-    """Every verdict owed; each must come once."""
-    deadline = time.monotonic() + timeout_s
-    verdicts: dict[int, bool] = {}
-    while engine.pending:
-        assert time.monotonic() < deadline
-        for verdict in engine.poll():
-            assert verdict.copy_id not in verdicts
-            verdicts[verdict.copy_id] = verdict.ok
-    return verdicts
-
-
-def random_bits(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """Random *bits* in host memory: NaNs of all kinds included."""
-    generator = torch.Generator().manual_seed(seed)
-    size = torch.empty(tuple(shape), dtype=dtype).nbytes
-    raw = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
-    return raw.view(dtype).reshape(tuple(shape))
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return bytes(flat.numpy().tobytes())
-
-
-def gather(region: SharedRegion, extents: Extents, nbytes: int) -> bytes:
-    return b"".join(bytes(region.view(extent)) for extent in extents)[:nbytes]
 
 
 def put(region: SharedRegion, extents: Extents, data: bytes) -> None:

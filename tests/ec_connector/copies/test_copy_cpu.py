@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,15 +14,15 @@ import pytest
 import torch
 
 from ec_connector.copies import cpu as copy_cpu
-from ec_connector.copies.base import CopyEngine, CopyJob, Verdict, byte_spans
+from ec_connector.copies.base import CopyJob, Verdict, byte_spans
 from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.region.errors import RegionArgumentError
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import ExtentAllocator, Extents
+from tests.ec_connector.copies.kit import FILL, Broken, Gate, bits, drain, gather, random_bits
 from tests.leftovers import shm_folder
 
 BLOCKS, BLOCK = 64, 5120
-FILL = 0xA5
 
 
 @pytest.fixture
@@ -41,44 +42,15 @@ def engine(region: SharedRegion) -> Iterator[CpuCopyEngine]:
     made.shutdown()
 
 
-def drain(engine: CopyEngine) -> dict[int, bool]:
-    """Every verdict owed; each must come once."""
-    verdicts: dict[int, bool] = {}
-    while engine.pending:
-        for verdict in engine.poll():
-            assert verdict.copy_id not in verdicts
-            verdicts[verdict.copy_id] = verdict.ok
-    assert engine.poll() == []
-    return verdicts
-
-
-def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """Random *bits*: NaNs of all kinds, infinities and denormals included."""
-    generator = torch.Generator().manual_seed(seed)
-    size = torch.empty(shape, dtype=dtype).nbytes
-    raw = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
-    return raw.view(dtype).reshape(shape)
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-
-
-def gather(region: SharedRegion, extents: Extents, nbytes: int) -> bytes:
-    return b"".join(bytes(region.view(extent)) for extent in extents)[:nbytes]
-
-
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.uint8, torch.int64]
 EXTENTS: list[Extents] = [((0, 6),), ((40, 6),), ((10, 2), (3, 1), (60, 3)), ((63, 1), (0, 5))]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("extents", EXTENTS, ids=str)
-def test_a_save_and_a_load_give_the_same_bits(
-    region: SharedRegion, engine: CpuCopyEngine, dtype: torch.dtype, extents: Extents
-) -> None:
+def test_a_save_and_a_load_give_the_same_bits(region, engine, dtype, extents):
     rows = 5 * BLOCK // dtype.itemsize // 16 + 3  # five blocks and a tail
-    source = random_tensor((rows, 16), dtype)
+    source = random_bits((rows, 16), dtype)
     engine.submit_saves([CopyJob(1, source, extents, source.nbytes)])
     assert drain(engine) == {1: True}
     assert gather(region, extents, source.nbytes) == bits(source)
@@ -90,11 +62,9 @@ def test_a_save_and_a_load_give_the_same_bits(
     assert drain(engine) == {2: True}
 
 
-def test_only_the_bytes_of_the_encoding_are_written(
-    region: SharedRegion, engine: CpuCopyEngine
-) -> None:
+def test_only_the_bytes_of_the_encoding_are_written(region, engine):
     extents = ((10, 2), (3, 2))
-    source = random_tensor((3 * BLOCK + 77,), torch.uint8)
+    source = random_bits((3 * BLOCK + 77,), torch.uint8)
     engine.submit_saves([CopyJob(1, source, extents, source.nbytes)])
     assert drain(engine) == {1: True}
     expected = bytearray([FILL]) * region.nbytes
@@ -105,10 +75,8 @@ def test_only_the_bytes_of_the_encoding_are_written(
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3])
-def test_sources_of_any_layout_are_saved_in_row_order(
-    region: SharedRegion, engine: CpuCopyEngine, offset: int
-) -> None:
-    whole = random_tensor((40, 50), torch.bfloat16)
+def test_sources_of_any_layout_are_saved_in_row_order(region, engine, offset):
+    whole = random_bits((40, 50), torch.bfloat16)
     sources = [whole.t(), whole[:, offset::2], whole[offset:], whole.requires_grad_()]
     jobs = [
         CopyJob(i, source, ((2 * i, 2),), source.numel() * 2) for i, source in enumerate(sources)
@@ -119,7 +87,7 @@ def test_sources_of_any_layout_are_saved_in_row_order(
         assert gather(region, job.extents, job.nbytes) == bits(job.tensor.detach())
 
 
-def test_many_copies_at_once(region: SharedRegion, engine: CpuCopyEngine) -> None:
+def test_many_copies_at_once(region, engine):
     dice = random.Random(5)
     space = ExtentAllocator(BLOCKS)
     for round_ in range(20):
@@ -128,7 +96,7 @@ def test_many_copies_at_once(region: SharedRegion, engine: CpuCopyEngine) -> Non
             extents = space.alloc(count)
             assert extents is not None
             nbytes = count * BLOCK - dice.randrange(BLOCK)
-            held.append((extents, random_tensor((nbytes,), torch.uint8, round_ * 100 + len(held))))
+            held.append((extents, random_bits((nbytes,), torch.uint8, round_ * 100 + len(held))))
         engine.submit_saves(
             [CopyJob(i, tensor, extents, tensor.nbytes) for i, (extents, tensor) in enumerate(held)]
         )
@@ -178,11 +146,11 @@ def _bad_jobs() -> dict[str, CopyJob]:
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("direction", ["save", "load"])
 def test_a_job_that_cannot_start_is_reported_and_the_rest_is_copied(
-    region: SharedRegion, engine: CpuCopyEngine, kind: str, position: int, direction: str
-) -> None:
+    region, engine, kind, position, direction
+):
     good = [
-        CopyJob(1, random_tensor((BLOCK,), torch.uint8, 1), ((20, 1),), BLOCK),
-        CopyJob(2, random_tensor((BLOCK,), torch.uint8, 2), ((21, 1),), BLOCK),
+        CopyJob(1, random_bits((BLOCK,), torch.uint8, 1), ((20, 1),), BLOCK),
+        CopyJob(2, random_bits((BLOCK,), torch.uint8, 2), ((21, 1),), BLOCK),
     ]
     batch = [*good]
     batch.insert(position, _bad_jobs()[kind])
@@ -198,7 +166,7 @@ def test_a_job_that_cannot_start_is_reported_and_the_rest_is_copied(
         assert set(bits(good[1].tensor)) == {FILL}
 
 
-def test_the_destination_of_a_load_must_be_contiguous(engine: CpuCopyEngine) -> None:
+def test_the_destination_of_a_load_must_be_contiguous(engine):
     target = torch.zeros((BLOCK, 2), dtype=torch.uint8)[:, 0]
     engine.submit_loads([CopyJob(1, target, ((0, 1),), BLOCK)])
     assert engine.order_loads() == {1}
@@ -206,9 +174,7 @@ def test_the_destination_of_a_load_must_be_contiguous(engine: CpuCopyEngine) -> 
     assert not target.any()
 
 
-def test_a_pool_that_refuses_half_way_leaves_no_job_unreported(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_refuses_half_way_leaves_no_job_unreported(region, engine, monkeypatch):
     real = engine._pool.submit
     calls = itertools.count()
 
@@ -218,20 +184,13 @@ def test_a_pool_that_refuses_half_way_leaves_no_job_unreported(
         return real(*args)
 
     monkeypatch.setattr(engine._pool, "submit", submit)
-    tensor = random_tensor((BLOCK,), torch.uint8)
+    tensor = random_bits((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(i, tensor, ((i, 1),), BLOCK) for i in range(5)])
     assert drain(engine) == {0: True, 1: True, 2: False, 3: False, 4: False}
     assert set(bytes(region.view((2, 3)))) == {FILL}
 
 
-def test_a_copy_that_fails_on_its_thread_is_reported(
-    engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Broken:
-        @staticmethod
-        def memmove(*_: Any) -> None:
-            raise OSError("broken")
-
+def test_a_copy_that_fails_on_its_thread_is_reported(engine, monkeypatch):
     monkeypatch.setattr(copy_cpu, "_libc", Broken)
     tensor = torch.zeros(BLOCK, dtype=torch.uint8)
     engine.submit_loads([CopyJob(1, tensor, ((0, 1),), BLOCK)])
@@ -240,42 +199,27 @@ def test_a_copy_that_fails_on_its_thread_is_reported(
 
 
 # ---------------------------------------------------------------- time and threads
-class Gate:
-    """memmove that waits until it is let through."""
-
-    def __init__(self) -> None:
-        self.real = copy_cpu._libc.memmove
-        self.entered = threading.Semaphore(0)
-        self.open = threading.Event()
-
-    def memmove(self, *args: Any) -> None:
-        self.entered.release()
-        assert self.open.wait(60)
-        self.real(*args)
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    made = Gate()
+    monkeypatch.setattr(copy_cpu, "_libc", made)
+    return made
 
 
-def test_submitting_and_polling_never_wait(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
-    tensor = random_tensor((BLOCK,), torch.uint8)
+def test_submitting_and_polling_never_wait(engine, gate):
+    tensor = random_bits((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(i, tensor, ((i, 1),), BLOCK) for i in range(5)])
-    assert gate.entered.acquire(timeout=60)
-    assert gate.entered.acquire(timeout=60)  # two threads by default
+    assert gate.waits()
+    assert gate.waits()  # two threads by default
     assert engine.poll() == []
     assert engine.pending == 5
     gate.open.set()
     assert len(drain(engine)) == 5
 
 
-def test_loads_do_not_wait_for_saves(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
+def test_loads_do_not_wait_for_saves(engine, gate, monkeypatch):
     engine.submit_saves([CopyJob(1, torch.zeros(BLOCK, dtype=torch.uint8), ((0, 1),), BLOCK)])
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     monkeypatch.undo()
     target = torch.zeros(BLOCK, dtype=torch.uint8)
     engine.submit_loads([CopyJob(2, target, ((1, 1),), BLOCK)])
@@ -285,22 +229,16 @@ def test_loads_do_not_wait_for_saves(
     assert drain(engine) == {1: True}
 
 
-def test_order_loads_without_loads_returns_at_once(engine: CpuCopyEngine) -> None:
+def test_order_loads_without_loads_returns_at_once(engine):
     assert engine.order_loads() == set()
     assert engine.device == torch.device("cpu")
 
 
-def test_the_source_is_kept_alive_until_it_is_copied(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import weakref
-
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
-    tensor = random_tensor((BLOCK,), torch.uint8)
+def test_the_source_is_kept_alive_until_it_is_copied(region, engine, gate):
+    tensor = random_bits((BLOCK,), torch.uint8)
     raw, storage = bits(tensor), weakref.ref(tensor.untyped_storage())
     engine.submit_saves([CopyJob(1, tensor, ((0, 1),), BLOCK)])
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     del tensor
     gate.open.set()
     assert drain(engine) == {1: True}
@@ -309,12 +247,8 @@ def test_the_source_is_kept_alive_until_it_is_copied(
     assert storage() is None
 
 
-def test_shutdown_waits_for_what_is_under_way(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
-    tensor = random_tensor((BLOCK,), torch.uint8)
+def test_shutdown_waits_for_what_is_under_way(region, engine, gate):
+    tensor = random_bits((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(i, tensor, ((i, 1),), BLOCK) for i in range(4)])
     stopped = threading.Event()
 
@@ -324,7 +258,7 @@ def test_shutdown_waits_for_what_is_under_way(
 
     other = threading.Thread(target=stop)
     other.start()
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     assert not stopped.is_set()
     gate.open.set()
     other.join(60)
@@ -333,9 +267,7 @@ def test_shutdown_waits_for_what_is_under_way(
     assert drain(engine) == dict.fromkeys(range(4), True)
 
 
-def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(
-    region: SharedRegion, engine: CpuCopyEngine
-) -> None:
+def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(region, engine):
     engine.shutdown()
     engine.shutdown()
     engine.submit_saves([CopyJob(1, torch.zeros(BLOCK, dtype=torch.uint8), ((0, 1),), BLOCK)])
@@ -343,21 +275,17 @@ def test_after_shutdown_jobs_fail_and_a_second_shutdown_does_nothing(
     assert bytes(region.view((0, 1)))[0] == FILL
 
 
-def test_closing_the_region_too_early_cannot_crash_a_copy(
-    region: SharedRegion, engine: CpuCopyEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
-    monkeypatch.setattr(copy_cpu, "_libc", gate)
-    tensor = random_tensor((BLOCK,), torch.uint8)
+def test_closing_the_region_too_early_cannot_crash_a_copy(region, engine, gate):
+    tensor = random_bits((BLOCK,), torch.uint8)
     engine.submit_saves([CopyJob(1, tensor, ((0, 1),), BLOCK)])
-    assert gate.entered.acquire(timeout=60)
+    assert gate.waits()
     region.close(unlink=True)
     gate.open.set()
     assert drain(engine) == {1: True}
 
 
 # ----------------------------------------------------------------------- byte_spans
-def test_byte_spans() -> None:
+def test_byte_spans():
     assert byte_spans(((4, 2), (0, 3)), 4 * 10 + 1, 8, 10) == [(40, 20), (0, 21)]
     assert byte_spans(((0, 1),), 1, 8, 10) == [(0, 1)]
     assert byte_spans(((0, 8),), 80, 8, 10) == [(0, 80)]
@@ -376,6 +304,6 @@ def test_byte_spans() -> None:
         (((0, 2), (1, 2)), 40, "overlap"),
     ],
 )
-def test_byte_spans_refuses(extents: Extents, nbytes: int, message: str) -> None:
+def test_byte_spans_refuses(extents, nbytes, message):
     with pytest.raises(RegionArgumentError, match=message):
         byte_spans(extents, nbytes, 8, 10)

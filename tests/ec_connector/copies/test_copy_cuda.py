@@ -14,21 +14,10 @@ import torch
 from ec_connector.copies.base import CopyJob
 from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import METHODS, MethodUnavailable, choose_method
-from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import ExtentAllocator, Extents
 from tests import needs
-from tests.ec_connector.copies.cuda_kit import (
-    BLOCK,
-    BLOCKS,
-    FILL,
-    bits,
-    busy,
-    drain,
-    gather,
-    lay_out,
-    put,
-    random_bits,
-)
+from tests.ec_connector.copies.cuda_kit import BLOCK, BLOCKS, busy, lay_out, put
+from tests.ec_connector.copies.kit import FILL, bits, drain, gather, random_bits
 
 pytestmark = pytest.mark.cuda
 pytest_plugins = ["tests.ec_connector.copies.cuda_fixtures"]
@@ -58,9 +47,7 @@ LAYOUTS = ["one extent", "two extents", "scattered blocks"]
 @pytest.mark.parametrize("method", [kind.name for kind in METHODS])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_save_and_a_load_give_the_same_bits(
-    region: SharedRegion, method: str, layout: str, dtype: torch.dtype
-) -> None:
+def test_a_save_and_a_load_give_the_same_bits(region, method, layout, dtype):
     needs.optional(available(method), f"{method} cannot be used here")
     engine = CudaCopyEngine(region, method=method)
     for seed, shape in enumerate(SHAPES):
@@ -81,9 +68,7 @@ def test_a_save_and_a_load_give_the_same_bits(
     engine.shutdown()
 
 
-def test_only_the_bytes_of_the_encoding_are_written(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_only_the_bytes_of_the_encoding_are_written(region, engine):
     extents = ((10, 2), (3, 2))
     source = random_bits((3 * BLOCK + 77,), torch.uint8)
     engine.submit_saves([CopyJob(1, source.cuda(), extents, source.nbytes)])
@@ -95,9 +80,7 @@ def test_only_the_bytes_of_the_encoding_are_written(
     assert bytes(region.buffer) == bytes(expected)
 
 
-def test_sources_of_any_layout_are_saved_in_row_order(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_sources_of_any_layout_are_saved_in_row_order(region, engine):
     whole = random_bits((40, 50), torch.bfloat16).cuda()
     sources = [whole.t(), whole[:, 1::2], whole[3:], whole.clone().requires_grad_()]
     jobs = [CopyJob(i, s, ((2 * i, 2),), s.numel() * 2) for i, s in enumerate(sources)]
@@ -108,7 +91,7 @@ def test_sources_of_any_layout_are_saved_in_row_order(
 
 
 # ------------------------------------------------------------------ beside computation
-def test_a_save_waits_for_the_encoder(region: SharedRegion, engine: CudaCopyEngine) -> None:
+def test_a_save_waits_for_the_encoder(region, engine):
     source = torch.zeros((64, 4096), dtype=torch.bfloat16, device="cuda")
     wanted = random_bits((64, 4096), torch.bfloat16).cuda()
     torch.cuda.synchronize()
@@ -121,7 +104,7 @@ def test_a_save_waits_for_the_encoder(region: SharedRegion, engine: CudaCopyEngi
     assert gather(region, ((0, 64),), source.nbytes) == bits(wanted)
 
 
-def test_the_model_waits_for_a_load(region: SharedRegion, engine: CudaCopyEngine) -> None:
+def test_the_model_waits_for_a_load(region, engine):
     nbytes = region.nbytes
     for seed in range(10):
         data = random_bits((nbytes,), torch.uint8, seed)
@@ -133,9 +116,7 @@ def test_the_model_waits_for_a_load(region: SharedRegion, engine: CudaCopyEngine
         assert drain(engine) == {seed: True}
 
 
-def test_a_load_does_not_wait_for_the_step_before(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_a_load_does_not_wait_for_the_step_before(region, engine):
     """What makes a load cost the model nothing."""
     before = torch.cuda.Event()
     busy()
@@ -149,9 +130,7 @@ def test_a_load_does_not_wait_for_the_step_before(
 
 
 # ------------------------------------------------------- memory of the caching allocator
-def test_memory_that_a_kernel_still_writes_is_not_loaded_into(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_memory_that_a_kernel_still_writes_is_not_loaded_into(region, engine):
     """The caller's own tensor: freed memory is handed out before its last kernel ran."""
     shape = (32, BLOCK)
     for seed in range(5):
@@ -171,9 +150,7 @@ def test_memory_that_a_kernel_still_writes_is_not_loaded_into(
         del target
 
 
-def test_memory_that_the_model_still_reads_is_not_loaded_into(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_memory_that_the_model_still_reads_is_not_loaded_into(region, engine):
     """The engine's own tensor, evicted from the encoder cache right after its last use."""
     shape = (32, BLOCK)
     for seed in range(5):
@@ -195,9 +172,7 @@ def test_memory_that_the_model_still_reads_is_not_loaded_into(
         assert bits(other) == bits(second)
 
 
-def test_a_source_that_was_let_go_is_saved_before_its_memory_is_used_again(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_a_source_that_was_let_go_is_saved_before_its_memory_is_used_again(region, engine):
     shape = (32, BLOCK)
     for seed in range(5):
         data = random_bits(shape, torch.uint8, seed)
@@ -211,9 +186,7 @@ def test_a_source_that_was_let_go_is_saved_before_its_memory_is_used_again(
         del poison
 
 
-def test_saves_and_loads_in_any_order_beside_a_model(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_saves_and_loads_in_any_order_beside_a_model(region, engine):
     """Random schedule; every encoding is compared when it is loaded back."""
     dice = random.Random(11)
     space = ExtentAllocator(BLOCKS)
@@ -256,7 +229,7 @@ def test_saves_and_loads_in_any_order_beside_a_model(
     assert all(drain(engine).values())
 
 
-def test_contiguous_copies_launch_no_kernel(region: SharedRegion, engine: CudaCopyEngine) -> None:
+def test_contiguous_copies_launch_no_kernel(region, engine):
     source = random_bits((64, 4096), torch.bfloat16).cuda()
     target = engine.empty(source.shape, source.dtype)
     extents = lay_out("scattered blocks", source.nbytes)

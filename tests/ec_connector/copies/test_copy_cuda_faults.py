@@ -16,19 +16,10 @@ from ec_connector.copies import cuda_pinning
 from ec_connector.copies.base import CopyJob, Verdict
 from ec_connector.copies.cuda import CudaCopyEngine
 from ec_connector.copies.cuda_methods import CopyMethod, Piece
-from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.extents import Extents
 from tests import needs
-from tests.ec_connector.copies.cuda_kit import (
-    BLOCK,
-    BLOCKS,
-    FILL,
-    bits,
-    busy,
-    drain,
-    gather,
-    random_bits,
-)
+from tests.ec_connector.copies.cuda_kit import BLOCK, BLOCKS, busy
+from tests.ec_connector.copies.kit import FILL, bits, drain, gather, random_bits
 
 CHILD = Path(__file__).with_name("cuda_child.py")
 pytestmark = pytest.mark.cuda
@@ -50,9 +41,7 @@ class HalfMethod(CopyMethod):
         raise RuntimeError("half of it was queued")
 
 
-def test_a_submission_that_fails_half_way_leaves_nothing_in_flight(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_a_submission_that_fails_half_way_leaves_nothing_in_flight(region, engine):
     good, source = engine.method, random_bits((64, BLOCK), torch.uint8).cuda()
     engine.method = HalfMethod(good)
     busy()
@@ -75,9 +64,7 @@ def test_a_submission_that_fails_half_way_leaves_nothing_in_flight(
     assert gather(region, ((0, 64),), source.nbytes) == bits(source)
 
 
-def test_without_a_proof_there_is_no_verdict(
-    region: SharedRegion, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_proof_there_is_no_verdict(region, monkeypatch):
     """A lost device: its blocks stay held, and nothing more is begun."""
     engine = CudaCopyEngine(region)
     engine.method = HalfMethod(engine.method)
@@ -99,9 +86,7 @@ def test_without_a_proof_there_is_no_verdict(
     engine.shutdown()
 
 
-def test_jobs_that_make_no_sense_get_a_verdict_and_the_others_run(
-    region: SharedRegion, engine: CudaCopyEngine
-) -> None:
+def test_jobs_that_make_no_sense_get_a_verdict_and_the_others_run(region, engine):
     source = random_bits((2, BLOCK), torch.uint8).cuda()
     jobs = [
         CopyJob(1, source, ((0, 1),), source.nbytes),  # too few blocks
@@ -122,7 +107,7 @@ def test_jobs_that_make_no_sense_get_a_verdict_and_the_others_run(
     assert drain(engine) == {6: False, 7: True}
 
 
-def test_shutdown_waits_and_what_comes_later_fails(region: SharedRegion) -> None:
+def test_shutdown_waits_and_what_comes_later_fails(region):
     engine = CudaCopyEngine(region)
     source = random_bits((16, BLOCK), torch.uint8).cuda()
     busy()
@@ -137,9 +122,7 @@ def test_shutdown_waits_and_what_comes_later_fails(region: SharedRegion) -> None
 
 # ------------------------------------------------------------------------ page-locking
 @pytest.mark.parametrize("refused", [(), (1,), (0, 1, 2, 3)])
-def test_chunks_that_cannot_be_locked_are_copied_all_the_same(
-    region: SharedRegion, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...]
-) -> None:
+def test_chunks_that_cannot_be_locked_are_copied_all_the_same(region, monkeypatch, refused):
     chunk = region.nbytes // 4
     real = torch.cuda.cudart()
 
@@ -172,7 +155,7 @@ def test_chunks_that_cannot_be_locked_are_copied_all_the_same(
     engine.shutdown()
 
 
-def test_memory_that_is_locked_already_is_refused_without_a_trace(region: SharedRegion) -> None:
+def test_memory_that_is_locked_already_is_refused_without_a_trace(region):
     assert cuda_pinning.register(region.address, region.nbytes)
     second = CudaCopyEngine(region)
     assert second.pinning.pinned_bytes == 0
@@ -181,7 +164,7 @@ def test_memory_that_is_locked_already_is_refused_without_a_trace(region: Shared
     assert int(torch.cuda.cudart().cudaHostUnregister(region.address)) == 0
 
 
-def test_an_unpinned_region_can_be_pinned_again(region: SharedRegion) -> None:
+def test_an_unpinned_region_can_be_pinned_again(region):
     for _ in range(3):
         engine = CudaCopyEngine(region)
         assert engine.pinning.pinned_bytes == region.nbytes
@@ -190,9 +173,7 @@ def test_an_unpinned_region_can_be_pinned_again(region: SharedRegion) -> None:
 
 # ------------------------------------------------------------------------ two processes
 @pytest.mark.parametrize("device", [0, 1], ids=["one GPU", "two GPUs"])
-def test_two_processes_share_a_region(
-    region: SharedRegion, engine: CudaCopyEngine, device: int
-) -> None:
+def test_two_processes_share_a_region(region, engine, device):
     """Each saves half of the encodings while the other loads what it has been told of."""
     needs.optional(device < torch.cuda.device_count(), "needs a second CUDA device")
     child = subprocess.Popen(

@@ -40,7 +40,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     return made
 
 
-def test_a_region_is_locked_in_chunks(runtime: Runtime) -> None:
+def test_a_region_is_locked_in_chunks(runtime):
     pinning = Pinning(BASE, 10 * PAGE + 5, 4 * PAGE)
     assert runtime.locked == {
         BASE: 4 * PAGE,
@@ -53,9 +53,7 @@ def test_a_region_is_locked_in_chunks(runtime: Runtime) -> None:
     pinning.release()
 
 
-def test_a_chunk_that_is_refused_stays_as_it_is(
-    runtime: Runtime, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_chunk_that_is_refused_stays_as_it_is(runtime, caplog):
     runtime.refused = {BASE + 4 * PAGE}
     pinning = Pinning(BASE, 12 * PAGE, 4 * PAGE)
     assert [chunk.pinned for chunk in pinning.chunks] == [True, False, True]
@@ -65,12 +63,12 @@ def test_a_chunk_that_is_refused_stays_as_it_is(
     assert runtime.locked == {}
 
 
-def test_a_runtime_that_raises_is_a_refusal(runtime: Runtime) -> None:
+def test_a_runtime_that_raises_is_a_refusal(runtime):
     runtime.broken = True
     assert Pinning(BASE, PAGE).pinned_bytes == 0
 
 
-def test_copies_are_cut_where_chunks_meet(runtime: Runtime) -> None:
+def test_copies_are_cut_where_chunks_meet(runtime):
     runtime.refused = {BASE + 4 * PAGE}
     pinning = Pinning(BASE, 12 * PAGE, 4 * PAGE)
     assert pinning.cut(0, 4 * PAGE) == [Span(0, 4 * PAGE, True)]
@@ -83,6 +81,6 @@ def test_copies_are_cut_where_chunks_meet(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -PAGE, PAGE + 1])
-def test_chunks_are_whole_pages(size: int) -> None:
+def test_chunks_are_whole_pages(size):
     with pytest.raises(ValueError, match=f"chunk_bytes={size}"):
         Pinning(BASE, PAGE, size)

@@ -23,13 +23,13 @@ from ec_connector.config.settings import ECConfig
 from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol.node import Node
-from tests.ec_connector.network import pair
+from tests.ec_connector.engine.ranks import Place, RankProcess, StepResult
 from tests.ec_connector.region.region_driver import names_in
-from tests.harness.content import BLOCK, ELEMENT, Request, request
-from tests.harness.engine import engine
-from tests.harness.ranks import Place, RankProcess, StepResult
 from tests.needs import needs
 from tests.recording import played
+from tests.world import instance as pair
+from tests.world.engine import engine
+from tests.world.host import BLOCK, ELEMENT, Request, request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -43,10 +43,7 @@ class Instance:
         name = name or f"par-{secrets.token_hex(4)}"
         self.place = Place(name, dp_rank, blocks, str(folder))
         self.node = Node(
-            blocks=blocks,
-            block_bytes=BLOCK,
-            ranks=ranks,
-            trace=played("engine", time.monotonic),
+            blocks=blocks, block_bytes=BLOCK, ranks=ranks, trace=played("engine", time.monotonic)
         )
         self.tier = self.node.tier
         self.scheduler = ECScheduler(
@@ -204,10 +201,7 @@ def test_dp2_each_rank_serves_on_a_port_of_its_own(folder):
     """As configured by one environment: the port, plus the rank."""
     needs("nixl")
     base = free_ports(2)
-    environ = {
-        "VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1",
-        "VLLM_EC_SIDE_CHANNEL_PORT": str(base),
-    }
+    environ = {"VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_EC_SIDE_CHANNEL_PORT": str(base)}
     with ExitStack() as stack:
         nodes = []
         for rank in range(2):

@@ -11,8 +11,8 @@ question is asked although no request wants a step.
 
 from __future__ import annotations
 
-from tests.harness.content import request
-from tests.harness.engine import engine
+from tests.world.engine import engine
+from tests.world.host import request
 
 
 def test_on_a_device_the_report_hook_runs_before_the_encoder_has():
@@ -38,7 +38,6 @@ def test_it_is_reported_with_the_first_step_after_its_end_and_an_idle_engine_mak
         assert not e.host.waiting
         assert not e.host.running
         entry = e.tier.get("a")
-        assert entry is not None
         assert entry.state == "saving"
         assert e.scheduler.has_pending_push_work(), "or nobody would ever ask again"
         assert e.host.wants_step
@@ -63,7 +62,6 @@ def test_a_device_that_is_slower_than_the_steps_is_asked_until_it_is_done():
                     rank.device.run(op)
             e.complete()
         entry = e.tier.get("a")
-        assert entry is not None
         assert (entry.state, e.scheduler.has_pending_push_work()) == ("saving", True)
         asked = 0
         while entry.state == "saving":
@@ -79,7 +77,6 @@ def test_on_a_cpu_it_is_reported_with_the_step_that_made_it():
         e.host.add(request("r", ("a", 3)))
         e.step()
         entry = e.tier.get("a")
-        assert entry is not None
         assert entry.state in ("ready", "pinned")
         assert not e.scheduler.has_pending_push_work()
         e.drain()

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from ec_connector.engine.messages import CopyReport, WorkerReport
-from tests.ec_connector.engine.engine import BLOCK, WIDTH, Engine, Request, item, states
+from tests.world.core import BLOCK, WIDTH, states
+from tests.world.delegate import Engine, Request, item
 
 
 def test_saved_then_loaded() -> None:

@@ -3,21 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from ec_protocol.items import Item
-from tests.ec_connector.engine.engine import Engine, FakeP2P, item
-
-
-@dataclass
-class Request:
-    request_id: str
-    items: list[Item]
-    ec_transfer_params: Any = None
-    num_preemptions: int = field(default=0)
+from tests.world.delegate import Engine, FakeP2P, Request, item
 
 
 def reference(name: str, **kw: Any) -> Request:
@@ -82,39 +72,33 @@ def test_reference_fails_when_the_save_it_waited_for_does_not_land() -> None:
     assert engine.scheduler.take_unavailable_requests() == {"ref-a"}
 
 
-def evict_all(engine: Engine) -> None:
-    engine.report(engine.step(Request("big", [item("big", rows=engine.blocks)])))
-    assert engine.tier.get("a") is None
-
-
-def test_running_request_does_not_ask_again_for_what_the_host_holds() -> None:
-    """Chunked prefill stops inside the placeholder; meanwhile the tier evicts the entry."""
+def kept() -> tuple[Engine, Request]:
+    """The host keeps ``a`` for a running request; the tier has evicted it meanwhile."""
     engine = Engine()
     engine.save("a")
     request = reference("a", end=100)
     engine.report(engine.step(request))
-    evict_all(engine)
+    engine.report(engine.step(Request("big", [item("big", rows=engine.blocks)])))
+    assert engine.tier.get("a") is None
+    return engine, request
+
+
+def test_running_request_does_not_ask_again_for_what_the_host_holds() -> None:
+    """Chunked prefill stops inside the placeholder."""
+    engine, request = kept()
     assert engine.scheduler.ensure_cache_available(request, 50)
     assert engine.scheduler.take_unavailable_requests() == set()
 
 
 def test_host_gives_an_item_up_by_freeing_it() -> None:
-    engine = Engine()
-    engine.save("a")
-    request = reference("a", end=100)
-    engine.report(engine.step(request))
-    evict_all(engine)
+    engine, request = kept()
     engine.scheduler.update_state_after_free(request, 0)
     assert engine.scheduler.ensure_cache_available(request, 100), "it has been computed"
     assert not engine.scheduler.ensure_cache_available(request, 50)
 
 
 def test_preempted_request_asks_anew() -> None:
-    engine = Engine()
-    engine.save("a")
-    request = reference("a", end=100)
-    engine.report(engine.step(request))
-    evict_all(engine)
+    engine, request = kept()
     request.num_preemptions += 1
     assert not engine.scheduler.ensure_cache_available(request, 0)
     assert engine.scheduler.take_unavailable_requests() == {request.request_id}
@@ -145,7 +129,6 @@ def test_announcement_names_every_occurrence() -> None:
     items = [item("a"), item("b"), item("a")]
     engine.report(engine.step(Request("r", items)))
     _, params = engine.scheduler.request_finished(Request("r", items))
-    assert params is not None
     assert {name: said["item_indices"] for name, said in params.items()} == {"a": [0, 2], "b": [1]}
 
 

@@ -10,7 +10,8 @@ import pytest
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PrepareRead, SendReq
 from ec_protocol.tables.timing import Timing
-from tests.ec_connector.engine.engine import BLOCK, WIDTH, Engine, FakeP2P, Request, item, states
+from tests.world.core import BLOCK, WIDTH, states
+from tests.world.delegate import Engine, FakeP2P, Request, item
 
 
 # ------------------------------------------------------------------------- fetching
@@ -50,7 +51,6 @@ def test_request_waits_for_its_fetch_and_loads_it() -> None:
     engine = Engine("ec_consumer", p2p=FakeP2P())
     request = Request("r1", [item("a", 2)], remote("a", 2))
     assert not engine.step(request).loads
-    assert engine.p2p is not None
     assert engine.p2p.wakes
     assert not engine.step(request).loads
     fetch_ok(engine, "a")
@@ -161,7 +161,6 @@ def test_announcements_are_whole_or_empty() -> None:
     )
     delay, params = engine.scheduler.request_finished(request)
     assert delay is False
-    assert params is not None
     assert params["a"] == {
         "item_indices": [0],
         "metadata": {"grid": [7]},
@@ -195,7 +194,6 @@ def test_stats_and_shutdown() -> None:
     assert stats["free_blocks"] == 6
     assert stats["misses"] == 1
     engine.scheduler.shutdown()
-    assert engine.p2p is not None
     assert engine.p2p.stopped
 
 
@@ -204,7 +202,6 @@ def test_without_a_running_pump_requests_encode_and_timers_go_on() -> None:
     engine = Engine("ec_consumer", p2p=FakeP2P())
     early = Request("r0", [item("b")], remote("b"))
     assert not engine.scheduler.ensure_cache_available(early, 0)
-    assert engine.p2p is not None
     # What a pump does that has to give up; from here on nobody carries out commands.
     engine.p2p.healthy = False
     engine.node.stop_reading(engine.now)
@@ -225,7 +222,6 @@ def test_an_announced_encoding_is_held_in_the_table_that_the_pump_lets_run_out()
     """One table for all holds: an idle engine makes no step that could end them."""
     engine = Engine("ec_both", p2p=FakeP2P())
     assert engine.p2p is not None
-    assert engine.node.reads is not None
     assert engine.node.holds is engine.node.reads.holds
 
 

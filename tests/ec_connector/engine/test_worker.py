@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,18 +24,12 @@ from ec_protocol.errors import ConfigError
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 from tests import ROOT
-from tests.leftovers import shm_folder
+from tests.ec_connector.copies.kit import Broken, Gate
 from tests.recording import played
 
 BLOCKS, BLOCK = 32, 128  # a block is a row of 64 bf16 numbers
 WIDTH = 64
 CONFIG = ECConfig.parse({"ec_cpu_bytes": BLOCKS * BLOCK}, "ec_both")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with shm_folder() as path:
-        yield path
 
 
 class Rank:
@@ -98,7 +91,7 @@ def load_op(copy_id: int, mm_hash: str, start: int, rows: int, **more: Any) -> L
 
 
 # ------------------------------------------------------------------------ main job
-def test_save_then_load_gives_the_same_bits(one: Rank) -> None:
+def test_save_then_load_gives_the_same_bits(one):
     a, b = encoding(3, 1), encoding(5, 2)
     one.begin(StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5))), {"a": a, "b": b})
     assert sorted(one.reports(), key=lambda r: r.copy_id) == [
@@ -119,12 +112,12 @@ def test_save_then_load_gives_the_same_bits(one: Rank) -> None:
     assert one.worker.build_connector_worker_meta() is None
 
 
-def test_a_step_without_copies_reports_nothing(one: Rank) -> None:
+def test_a_step_without_copies_reports_nothing(one):
     assert one.step(StepMetadata(1)) is None
     assert not one.worker.has_pending
 
 
-def test_a_load_in_the_cache_already_is_landed_without_a_copy(one: Rank) -> None:
+def test_a_load_in_the_cache_already_is_landed_without_a_copy(one):
     mine = encoding(3)
     one.cache["a"] = mine
     report = one.step(StepMetadata(1, (), (load_op(1, "a", 0, 3),)))
@@ -133,13 +126,13 @@ def test_a_load_in_the_cache_already_is_landed_without_a_copy(one: Rank) -> None
     assert one.engine.pending == 0
 
 
-def test_outputs_that_the_step_does_not_save_are_left_alone(one: Rank) -> None:
+def test_outputs_that_the_step_does_not_save_are_left_alone(one):
     report = one.step(StepMetadata(1), {"a": encoding(3)})
     assert report is None
     assert not one.region.tensor.any()
 
 
-def test_an_output_offered_twice_is_saved_once(one: Rank) -> None:
+def test_an_output_offered_twice_is_saved_once(one):
     metadata = StepMetadata(1, (save_op(1, "a", 0, 3),))
     one.worker.start_save_caches(metadata)
     one.cache["a"] = encoding(3)
@@ -149,7 +142,7 @@ def test_an_output_offered_twice_is_saved_once(one: Rank) -> None:
     assert one.reports() == [CopyReport(1, 0, True)]
 
 
-def test_all_saves_of_a_step_are_one_submission(one: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_saves_of_a_step_are_one_submission(one, monkeypatch):
     batches: list[list[int]] = []
     real = one.engine.submit_saves
 
@@ -166,7 +159,7 @@ def test_all_saves_of_a_step_are_one_submission(one: Rank, monkeypatch: pytest.M
 
 # -------------------------------------------------------------------- what goes wrong
 @pytest.mark.clause("EC-4.3")
-def test_a_planned_save_whose_encoder_never_ran_is_reported(one: Rank) -> None:
+def test_a_planned_save_whose_encoder_never_ran_is_reported(one):
     metadata = StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5)))
     one.begin(metadata, {"b": encoding(5)})
     assert sorted(one.reports(), key=lambda r: r.copy_id) == [
@@ -177,7 +170,7 @@ def test_a_planned_save_whose_encoder_never_ran_is_reported(one: Rank) -> None:
 
 
 @pytest.mark.clause("EC-4.3")
-def test_a_step_given_up_half_way_is_settled_by_the_next(one: Rank) -> None:
+def test_a_step_given_up_half_way_is_settled_by_the_next(one):
     metadata = StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5)))
     one.worker.start_save_caches(metadata)
     one.cache["a"] = encoding(3)
@@ -187,7 +180,7 @@ def test_a_step_given_up_half_way_is_settled_by_the_next(one: Rank) -> None:
     assert {(r.copy_id, r.landed) for r in one.reports()} == {(1, True), (2, False), (3, True)}
 
 
-def test_an_output_that_is_not_in_the_cache_is_reported(one: Rank) -> None:
+def test_an_output_that_is_not_in_the_cache_is_reported(one):
     metadata = StepMetadata(1, (save_op(1, "a", 0, 3),))
     one.worker.start_save_caches(metadata)
     one.worker.save_caches(one.cache, "a", metadata)
@@ -195,13 +188,13 @@ def test_an_output_that_is_not_in_the_cache_is_reported(one: Rank) -> None:
     assert one.reports() == [CopyReport(1, 0, False)]
 
 
-def test_an_output_of_another_size_is_reported_and_not_written(one: Rank) -> None:
+def test_an_output_of_another_size_is_reported_and_not_written(one):
     one.begin(StepMetadata(1, (save_op(1, "a", 0, 3),)), {"a": encoding(4)})
     assert one.reports() == [CopyReport(1, 0, False)]
     assert not one.region.tensor.any()
 
 
-def test_one_hash_planned_twice_in_a_step_is_reported_twice(one: Rank) -> None:
+def test_one_hash_planned_twice_in_a_step_is_reported_twice(one):
     metadata = StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "a", 3, 3)))
     one.begin(metadata, {"a": encoding(3)})
     assert {(r.copy_id, r.landed) for r in one.reports()} == {(1, True), (2, False)}
@@ -218,9 +211,7 @@ def test_one_hash_planned_twice_in_a_step_is_reported_twice(one: Rank) -> None:
     ],
     ids=["unknown dtype", "not a dtype", "impossible shape", "other size", "outside"],
 )
-def test_a_load_that_cannot_be_made_is_reported_and_the_others_are_loaded(
-    one: Rank, bad: LoadOp
-) -> None:
+def test_a_load_that_cannot_be_made_is_reported_and_the_others_are_loaded(one, bad):
     good = encoding(2)
     one.begin(StepMetadata(1, (save_op(9, "b", 5, 2),)), {"b": good})
     one.reports()
@@ -231,12 +222,7 @@ def test_a_load_that_cannot_be_made_is_reported_and_the_others_are_loaded(
     assert torch.equal(one.cache["b"], good)
 
 
-def test_a_failed_copy_is_reported(one: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        @staticmethod
-        def memmove(*_: Any) -> None:
-            raise OSError("broken")
-
+def test_a_failed_copy_is_reported(one, monkeypatch):
     monkeypatch.setattr(copy_cpu, "_libc", Broken)
     one.begin(
         StepMetadata(1, (save_op(1, "a", 0, 3),), (load_op(2, "b", 3, 1),)), {"a": encoding(3)}
@@ -246,28 +232,18 @@ def test_a_failed_copy_is_reported(one: Rank, monkeypatch: pytest.MonkeyPatch) -
 
 
 # ------------------------------------------------------------------- asynchronous saves
-def test_a_slow_save_does_not_hold_the_step_and_is_reported_later(
-    one: Rank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    through = threading.Event()
-    real = copy_cpu._libc.memmove
-
-    class Slow:
-        @staticmethod
-        def memmove(*args: Any) -> None:
-            assert through.wait(60)
-            real(*args)
-
-    monkeypatch.setattr(copy_cpu, "_libc", Slow)
+def test_a_slow_save_does_not_hold_the_step_and_is_reported_later(one, monkeypatch):
+    gate = Gate()
+    monkeypatch.setattr(copy_cpu, "_libc", gate)
     assert one.step(StepMetadata(1, (save_op(1, "a", 0, 3),)), {"a": encoding(3)}) is None
     assert one.worker.has_pending
     assert one.step(StepMetadata(2)) is None
-    through.set()
+    gate.open.set()
     assert one.reports() == [CopyReport(1, 0, True)]
     assert not one.worker.has_pending
 
 
-def test_shutdown_finishes_what_was_offered_and_reports_the_rest(folder: Path) -> None:
+def test_shutdown_finishes_what_was_offered_and_reports_the_rest(folder):
     rank = Rank(folder)
     metadata = StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5)))
     rank.worker.start_save_caches(metadata)
@@ -282,7 +258,7 @@ def test_shutdown_finishes_what_was_offered_and_reports_the_rest(folder: Path) -
 
 # --------------------------------------------------------------------- several ranks
 @pytest.mark.clause("EC-4.1")
-def test_rank_0_writes_and_every_rank_loads(folder: Path) -> None:
+def test_rank_0_writes_and_every_rank_loads(folder):
     ranks = [Rank(folder, rank, 3) for rank in range(3)]
     data = encoding(4)
     for rank in ranks:
@@ -297,7 +273,7 @@ def test_rank_0_writes_and_every_rank_loads(folder: Path) -> None:
         rank.close()
 
 
-def test_the_saver_can_be_chosen(folder: Path) -> None:
+def test_the_saver_can_be_chosen(folder):
     other = Rank(folder, 1, 2, is_saver=True)
     other.begin(StepMetadata(1, (save_op(1, "a", 0, 1),)), {"a": encoding(1)})
     assert other.reports() == [CopyReport(1, 1, True)]
@@ -305,15 +281,13 @@ def test_the_saver_can_be_chosen(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 1), (1, 1), (0, 0)])
-def test_a_rank_outside_the_world_is_refused(one: Rank, rank: int, world_size: int) -> None:
+def test_a_rank_outside_the_world_is_refused(one, rank, world_size):
     with pytest.raises(ConfigError, match=f"rank={rank}"):
         ECWorker(CONFIG, one.region, one.engine, rank, world_size)
 
 
-@pytest.mark.clause("EC-4.1")
-@pytest.mark.clause("EC-4.2")
-@pytest.mark.clause("EC-4.3")
-def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
+@pytest.mark.clause("EC-4.1", "EC-4.2", "EC-4.3")
+def test_the_core_accepts_every_report_and_ends_idle(folder):
     """Random steps through the real copy table: each report is accepted exactly once."""
     import random
 
@@ -383,7 +357,7 @@ def test_the_core_accepts_every_report_and_ends_idle(folder: Path) -> None:
 
 
 @pytest.mark.clause("EC-12.2")
-def test_the_local_tier_imports_nothing_of_peer_to_peer() -> None:
+def test_the_local_tier_imports_nothing_of_peer_to_peer():
     code = (
         "import sys\n"
         "import ec_connector.engine.worker, ec_connector.copies.cpu, ec_connector.region.shared\n"
@@ -391,6 +365,5 @@ def test_the_local_tier_imports_nothing_of_peer_to_peer() -> None:
         "bad = {'nixl', 'zmq', 'msgspec'} & {m.split('.')[0] for m in sys.modules}\n"
         "sys.exit(repr(bad) if bad else 0)\n"
     )
-    root = ROOT
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -15,15 +15,14 @@ import pytest
 
 from ec_connector.engine import worker
 from ec_connector.engine.messages import CopyReport, StepMetadata
-from tests.ec_connector.engine.test_worker import Rank, encoding, folder, one, save_op
+from tests.ec_connector.engine.test_worker import Rank, encoding, one, save_op
 
-__all__ = ["folder", "one"]  # fixtures
+__all__ = ["one"]  # a fixture
 
 
 def test_save_is_reported_with_its_own_step(one: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "SETTLE_S", 10.0)
     report = one.step(StepMetadata(1, (save_op(1, "a", 0, 3),)), {"a": encoding(3)})
-    assert report is not None
     assert report.entries == (CopyReport(1, 0, True),)
 
 

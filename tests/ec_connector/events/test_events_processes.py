@@ -32,9 +32,9 @@ from ec_connector.events.stream import Update
 from ec_connector.events.subscriber import EventSubscriber
 from ec_connector.network.control import BindError
 from ec_protocol.errors import ConfigError
-from tests.ec_connector.network.pair import BLOCK, Node, wait_for
-from tests.ec_connector.node_driver import Producer
-from tests.harness.child import ROOT
+from tests import ROOT
+from tests.world.instance import BLOCK, Node, Producer
+from tests.world.processes import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -148,15 +148,14 @@ def test_a_late_subscriber_is_sent_everything_that_is_still_kept(places, start):
         assert "missed" not in dict(listener.told())
 
 
-@pytest.mark.clause("EC-13.3")
-@pytest.mark.clause("EC-13.4")
+@pytest.mark.clause("EC-13.3", "EC-13.4")
 def test_what_is_no_longer_kept_is_told_as_missed(places, start):
     producer = start(blocks=64, **places, ec_events_buffer=3)
     names = []
     for sent in range(1, 7):
         # Events at one time may share a message, and three messages are kept.
         names.append(producer.save(BLOCK)[0])
-        wait_for(lambda n=sent: messages_of(places["ec_events_replay_endpoint"]) >= n, "a message")
+        until(lambda n=sent: messages_of(places["ec_events_replay_endpoint"]) >= n, "a message")
     with Listener(*places.values()) as listener:
         listener.hear(("stored", names[-1]))
         told = listener.told()
@@ -168,7 +167,7 @@ def test_what_is_no_longer_kept_is_told_as_missed(places, start):
 def test_without_replay_a_late_subscriber_knows_that_it_is_late(places, start):
     producer = start(blocks=64, **places)
     producer.save(BLOCK)
-    wait_for(lambda: messages_of(places["ec_events_replay_endpoint"]) == 1, "the event to leave")
+    until(lambda: messages_of(places["ec_events_replay_endpoint"]) == 1, "the event to leave")
     with Listener(places["ec_events_endpoint"]) as listener:
         listener.until(lambda: "missed" in dict(listener.told()), "being late")
 
@@ -206,7 +205,7 @@ def test_a_subscriber_that_does_not_read_delays_nobody(places, monkeypatch):
             node.save(f"{number}{name}"[:500], b"x" * BLOCK)
         events = node.p2p.events
         assert events is not None
-        wait_for(lambda: not events.pending, "everything was published")
+        until(lambda: not events.pending, "everything was published")
         assert node.p2p.pump.stats.counts()["tier_events_published"] >= 4000
         # Whatever it has missed it can tell: every message is heard or counted.
         sent = messages_of(places["ec_events_replay_endpoint"])
@@ -233,7 +232,7 @@ def test_a_queue_that_is_full_drops_counts_and_tells(places, start):
         listener.hear(("stored", "h0"), ("stored", "h1"), ("dropped", ""))
         assert "h2" not in dict(listener.told()).values()
         stats = node.p2p.pump.stats
-        wait_for(lambda: stats.counts().get("tier_events_dropped") == 3, "the count")
+        until(lambda: stats.counts().get("tier_events_dropped") == 3, "the count")
 
 
 @pytest.mark.clause("EC-13.4")
@@ -245,7 +244,7 @@ def test_what_is_kept_is_bounded_in_bytes_too(places, monkeypatch):
             node.save(f"{number}{name}", b"x")
             events = node.p2p.events
             assert events is not None
-            wait_for(lambda: not node.p2p.events.pending, "its own message")
+            until(lambda: not node.p2p.events.pending, "its own message")
         with Listener(*places.values()) as listener:
             listener.hear(("stored", f"19{name}"))
             stored = [heard for kind, heard in listener.told() if kind == "stored"]

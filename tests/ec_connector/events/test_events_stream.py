@@ -33,7 +33,6 @@ def tier_with(log: EventLog, blocks: int = 4) -> EncodingTier:
 
 def save(tier: EncodingTier, name: str, blocks: int = 1) -> None:
     entry = tier.alloc(name, blocks * BLOCK, (blocks, 16))
-    assert entry is not None
     tier.begin_write(entry, ("save", entry.entry_id))
     tier.write_landed(entry, ("save", entry.entry_id))
 

@@ -7,14 +7,9 @@ import base64
 import ctypes
 import mmap
 import random
-import time
-from collections.abc import Callable
 
 from ec_connector.network.data import NixlReader, ReadEvent
-from tests.harness.child import Child
-
-#: Bound of every wait: far beyond what a healthy run takes, on a busy machine too.
-PATIENCE_S = 40.0
+from tests.world.processes import Child, until
 
 
 class Producer(Child):
@@ -63,13 +58,6 @@ class Region:
 
     def bytes(self, offset: int, nbytes: int) -> bytes:
         return self.memory[offset : offset + nbytes]
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Call ``condition``, which does the work, until it is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
 
 
 def events_until(reader: NixlReader, count: int = 1) -> list[ReadEvent]:

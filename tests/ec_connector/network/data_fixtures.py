@@ -4,24 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from ec_connector.network.data import NixlReader
 from tests.ec_connector.network.data_driver import Producer, Region
+from tests.world.processes import several
 
 
 @pytest.fixture
 def producers() -> Iterator[Callable[..., Producer]]:
-    made: list[Producer] = []
-
-    def make(*args, **kwargs) -> Producer:
-        made.append(Producer(*args, **kwargs))
-        return made[-1]
-
-    yield make
-    for producer in made:
-        producer.kill()
+    with several(Producer, Producer.kill) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +41,9 @@ def region() -> Region:
 
 @pytest.fixture
 def readers() -> Iterator[Callable[..., NixlReader]]:
-    made: list[NixlReader] = []
+    def make(region: Region, **options: Any) -> NixlReader:
+        options.setdefault("grace_s", 0.0)
+        return NixlReader("consumer", region.address, region.nbytes, **options)
 
-    def make(region: Region, **kwargs) -> NixlReader:
-        kwargs.setdefault("grace_s", 0.0)
-        made.append(NixlReader("consumer", region.address, region.nbytes, **kwargs))
-        return made[-1]
-
-    yield make
-    for reader in made:
-        reader.close()
+    with several(make, NixlReader.close) as one:
+        yield one

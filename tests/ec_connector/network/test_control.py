@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,7 @@ from ec_connector.network.control import (
 )
 from ec_protocol.p2p import wire
 from ec_protocol.tables.timing import Timing
-from tests.ec_connector.network.pair import wait_for
+from tests.world.processes import until
 
 FAST = Timing(heartbeat_interval_s=0.1, heartbeat_timeout_s=0.4, heartbeat_ttl_s=0.8)
 HERE = "127.0.0.1"
@@ -59,14 +58,14 @@ def server(context: Any, host: str = HERE, port: int = 0, timing: Timing | None 
 def receive(plane: ControlServer | ControlClient) -> list[Any]:
     """Wait for at least one message."""
     found: list[Any] = []
-    wait_for(lambda: found.extend(plane.receive()) or bool(found), "a message")
+    until(lambda: found.extend(plane.receive()) or bool(found), "a message")
     return found
 
 
 def changes(client: ControlClient) -> list[Any]:
     """Wait for at least one change that is not the passing of time."""
     found: list[Any] = []
-    wait_for(lambda: found.extend(client.changes(0.0)) or bool(found), "a change")
+    until(lambda: found.extend(client.changes(0.0)) or bool(found), "a change")
     return found
 
 
@@ -94,13 +93,7 @@ def test_a_port_in_use_names_address_variables_and_fix(context):
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [
-        ("203.0.113.7", 0),
-        ("no.such.host.invalid", 0),
-        ("bad host", 0),
-        (HERE, 70_000),
-        (HERE, -1),
-    ],
+    [("203.0.113.7", 0), ("no.such.host.invalid", 0), ("bad host", 0), (HERE, 70_000), (HERE, -1)],
 )
 def test_what_cannot_be_bound_is_a_typed_error(context, host, port):
     with pytest.raises(BindError, match=host):
@@ -193,10 +186,7 @@ def test_an_address_that_cannot_be_connected_to_leaves_nothing_open(client):
             client.open(("%%", port), 0.0)
         assert client.peers == []
         assert len(client.changes(0.0)) == 200
-        deadline = time.monotonic() + 20
-        while descriptors() > before + 20:
-            assert time.monotonic() < deadline, f"{descriptors() - before} are left open"
-            time.sleep(0.01)
+        until(lambda: descriptors() <= before + 20, "most of 200 to be closed")
     finally:
         gc.enable()
 
@@ -243,7 +233,7 @@ def test_a_connection_that_speaks_something_else_is_ignored(context, client):
         client.open((HERE, bound.port), 0.0)
         client.send((HERE, bound.port), b"fine")
         heard: list[Any] = []
-        wait_for(
+        until(
             lambda: heard.extend(m.frames for m in bound.receive()) or [b"", b"fine"] in heard,
             "the message of the one that speaks ZMTP",
         )
@@ -286,7 +276,7 @@ def test_what_was_meant_for_one_process_never_reaches_the_next(context, client):
             return False
         return True
 
-    wait_for(rebind, "the port")
+    until(rebind, "the port")
     client.open(peer, 0.0)
     client.send(peer, b"for the new one")
     assert [message.frames for message in receive(bound[0])] == [[b"", b"for the new one"]]
@@ -314,7 +304,6 @@ def test_a_dead_or_stopped_process_is_lost_in_heartbeat_time(context, how):
     )
     client = ControlClient(context, FAST)
     try:
-        assert process.stdout is not None
         peer = (HERE, int(process.stdout.readline()))
         client.open(peer, 0.0)
         assert changes(client) == [(peer, True)]

@@ -21,14 +21,8 @@ from ec_connector.network.data import (
 )
 from ec_connector.network.data.metadata import parse_agent_metadata
 from ec_protocol.errors import ConfigError, LocalProtocolError
-from tests.ec_connector.network.data_driver import (
-    connected,
-    events_until,
-    poll_for,
-    prepare,
-    read,
-    until,
-)
+from tests.ec_connector.network.data_driver import connected, events_until, poll_for, prepare, read
+from tests.world.processes import until
 
 pytest_plugins = ["tests.ec_connector.network.data_fixtures"]
 pytestmark = pytest.mark.e2e
@@ -63,10 +57,7 @@ def test_a_notice_needs_no_read(producer, readers, region):
     reader = readers(region)
     reader.notify(producer.metadata, b"s.1:gone")
     assert reader.sending
-    until(
-        lambda: reader.poll() == [] and "s.1:gone" in producer.tell("notices"),
-        "the notice",
-    )
+    until(lambda: reader.poll() == [] and "s.1:gone" in producer.tell("notices"), "the notice")
 
 
 def test_a_read_moves_only_while_the_producer_polls(producer, readers, region):

@@ -22,8 +22,8 @@ from tests.ec_connector.network.data_driver import (
     poll_for,
     prepare,
     read,
-    until,
 )
+from tests.world.processes import until
 
 pytest_plugins = ["tests.ec_connector.network.data_fixtures"]
 pytestmark = pytest.mark.e2e
@@ -31,17 +31,29 @@ pytestmark = pytest.mark.e2e
 BIG = 64 << 20
 
 
-def test_a_stopped_producer_leaves_its_read_open_until_the_agent_is_gone(
-    producers, shared, readers, region, monkeypatch
-):
+def midway(producers, readers, monkeypatch):
+    """A large READ of which the first bytes have come and the last have not."""
     # TCP can be caught half-way; with CMA the bytes come in one go.
     monkeypatch.setenv("UCX_TLS", "tcp")
     region = Region(BIG)
-    producer = producers(BIG)
-    reader = readers(region)
+    producer, reader = producers(BIG), readers(region)
     connected(reader, producer)
     read(reader, 1, producer, BIG)
     until(lambda: reader.poll() or region.bytes(8192, 64) != b"\xa5" * 64, "the first bytes")
+    return producer, reader, region
+
+
+def stuck(reader, producer):
+    """READ 1 is posted, and its producer stands still."""
+    connected(reader, producer)
+    producer.stop()
+    read(reader, 1, producer)
+
+
+def test_a_stopped_producer_leaves_its_read_open_until_the_agent_is_gone(
+    producers, shared, readers, monkeypatch
+):
+    producer, reader, region = midway(producers, readers, monkeypatch)
     producer.stop()
     assert poll_for(reader) == []
     assert region.bytes(BIG - 64, 64) == b"\xa5" * 64
@@ -67,15 +79,9 @@ def test_a_stopped_producer_leaves_its_read_open_until_the_agent_is_gone(
 
 
 def test_a_killed_producer_fails_the_read_and_the_teardown_proves_its_end(
-    producers, readers, region, monkeypatch
+    producers, readers, monkeypatch
 ):
-    monkeypatch.setenv("UCX_TLS", "tcp")
-    region = Region(BIG)
-    producer = producers(BIG)
-    reader = readers(region)
-    connected(reader, producer)
-    read(reader, 1, producer, BIG)
-    until(lambda: reader.poll() or region.bytes(8192, 64) != b"\xa5" * 64, "the first bytes")
+    producer, reader, _ = midway(producers, readers, monkeypatch)
     producer.kill()
     (event,) = events_until(reader)
     assert (event.attempt_id, event.outcome) == (1, "error")
@@ -103,11 +109,9 @@ def test_a_producer_dead_before_the_post_counts_as_posted(producers, readers, re
 def test_a_tainted_generation_lives_until_its_healthy_reads_are_over(
     producers, producer, readers, region
 ):
-    stuck, healthy = producers(name="stuck"), producer
+    sick, healthy = producers(name="sick"), producer
     reader = readers(region)
-    connected(reader, stuck)
-    stuck.stop()
-    read(reader, 1, stuck)
+    stuck(reader, sick)
     prepare(reader, 2, healthy)
     reader.abandon(1)
     assert reader.tainted
@@ -126,14 +130,11 @@ def test_a_tainted_generation_lives_until_its_healthy_reads_are_over(
 
 
 def test_an_abandoned_read_that_completes_says_so(producer, readers, region):
-    stuck = producer
     reader = readers(region)
-    connected(reader, stuck)
-    stuck.stop()
-    read(reader, 1, stuck)
-    prepare(reader, 2, stuck)
+    stuck(reader, producer)
+    prepare(reader, 2, producer)
     reader.abandon(1)
-    stuck.resume()
+    producer.resume()
     assert events_until(reader) == [(1, "done", "")]
     reader.release(1)
     reader.discard(2)
@@ -144,9 +145,7 @@ def test_an_abandoned_read_that_completes_says_so(producer, readers, region):
 def test_a_sleeping_producer_gets_a_while_to_wake_up(producer, readers, region):
     now = [100.0]
     reader = readers(region, grace_s=30.0, clock=lambda: now[0])
-    connected(reader, producer)
-    producer.stop()
-    read(reader, 1, producer)
+    stuck(reader, producer)
     reader.abandon(1)
     for now[0] in (100.0, 129.9):
         assert reader.reap() == []
@@ -160,9 +159,7 @@ def test_a_sleeping_producer_gets_a_while_to_wake_up(producer, readers, region):
 def test_a_failed_read_needs_no_while(producers, readers, region):
     producer = producers()
     reader = readers(region, grace_s=1e9)
-    connected(reader, producer)
-    producer.stop()
-    read(reader, 1, producer)
+    stuck(reader, producer)
     reader.abandon(1)
     assert reader.reap() == []
     producer.kill()
@@ -189,9 +186,7 @@ def test_generations_are_bounded(producer, readers, region):
 
 def test_what_cannot_be_confirmed_is_not_claimed(producer, readers, region):
     reader = readers(region)
-    connected(reader, producer)
-    producer.stop()
-    read(reader, 1, producer)
+    stuck(reader, producer)
     somebody_else = reader._reads[1].generation.agent.nixl.agent
     reader.abandon(1)
     assert reader.reap() == []
@@ -206,9 +201,7 @@ def test_what_cannot_be_confirmed_is_not_claimed(producer, readers, region):
 def test_other_backends_prove_nothing_by_teardown(producer, readers, region, monkeypatch):
     monkeypatch.setattr(nixl_library, "TEARDOWN_PROVES", frozenset())
     reader = readers(region, max_generations=2)
-    connected(reader, producer)
-    producer.stop()
-    read(reader, 1, producer)
+    stuck(reader, producer)
     reader.abandon(1)
     assert reader.reap() == []
     assert reader.generations == 1, "kept: it may still report DONE"
@@ -222,9 +215,7 @@ def test_other_backends_prove_nothing_by_teardown(producer, readers, region, mon
 
 def test_close_ends_everything_that_was_posted(producer, readers, region):
     reader = readers(region)
-    connected(reader, producer)
-    producer.stop()
-    read(reader, 1, producer)
+    stuck(reader, producer)
     prepare(reader, 2, producer)
     read(reader, 3, producer)
     reader.abandon(3)

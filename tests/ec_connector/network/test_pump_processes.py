@@ -19,17 +19,13 @@ from tests.needs import needs
 needs("nixl", "zmq")
 
 from ec_connector.network.data import library
-from tests.ec_connector.network.pair import BLOCK, Node, wait_for
-from tests.ec_connector.node_driver import NBYTES, Producer
+from tests.world.instance import BLOCK, NBYTES, Node, Producer
+from tests.world.processes import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
-FAST_HEARTBEAT = {
-    "heartbeat_interval_s": 0.1,
-    "heartbeat_timeout_s": 0.5,
-    "heartbeat_ttl_s": 1.0,
-}
+FAST_HEARTBEAT = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.5, "heartbeat_ttl_s": 1.0}
 
 
 class BeforePost:
@@ -102,7 +98,7 @@ def consumers(producer: Producer) -> Iterator[Callable[..., Node]]:
 
 
 def count(node: Node, counter: str, at_least: int = 1) -> None:
-    wait_for(lambda: node.counters().get(counter, 0) >= at_least, counter, 60.0)
+    until(lambda: node.counters().get(counter, 0) >= at_least, counter, 60.0)
 
 
 def only_warm_is_left(node: Node) -> bool:
@@ -119,7 +115,7 @@ def test_bytes_of_another_process_arrive_bit_for_bit(producer, consumers):
     for mm_hash, data in content.items():
         assert node.fetch(mm_hash, producer.address, len(data)) == "ready"
         assert node.bytes_of(mm_hash) == data
-    wait_for(lambda: producer.tell("counters")["completed"] == completed + 3, "the notices")
+    until(lambda: producer.tell("counters")["completed"] == completed + 3, "the notices")
     assert node.counters()["bytes_read"] == BLOCK + sum(map(len, content.values()))
 
 
@@ -219,7 +215,7 @@ def test_the_next_process_at_the_address_is_another_producer(producer, consumers
             # Every attempt is a new request; the address cools down after the loss.
             return node.ask(name, second.address, NBYTES, os.urandom(4).hex()) == "ready"
 
-        wait_for(arrived, "the second producer's bytes", 60.0)
+        until(arrived, "the second producer's bytes", 60.0)
         assert node.bytes_of(name) == data
     finally:
         second.kill()
@@ -243,7 +239,7 @@ def test_stopped_and_killed_in_mid_read_and_started_again(producer, consumers):
         def ready() -> bool:
             return node.ask(mm_hash, source.address, len(data), os.urandom(4).hex()) == "ready"
 
-        wait_for(ready, "the bytes", 60.0)
+        until(ready, "the bytes", 60.0)
         assert node.bytes_of(mm_hash) == data
 
     for mm_hash in others:

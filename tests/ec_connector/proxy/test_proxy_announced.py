@@ -13,7 +13,7 @@ from tests.needs import needs
 
 needs("aiohttp")
 
-from tests.ec_connector.proxy.proxy_world import chat, image
+from tests.world.servers import chat, image
 
 RED, GREEN = image("red"), image("green")
 WHERE = ("127.0.0.1", 5701)

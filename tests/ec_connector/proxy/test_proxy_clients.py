@@ -13,63 +13,57 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.ec_connector.proxy.proxy_world import chat, image, run, stream, text, world
+from tests.world.servers import chat, image, in_world, stream, text
 
 RED = image("red")
 
 
 @pytest.mark.parametrize("at", ["encoder", "decoder", "stream"])
-def test_a_client_that_goes_away_cancels_what_runs_for_it(at):
-    async def scenario():
-        async with world() as w:
-            victim = w.encoder if at == "encoder" else w.decoder
-            if at == "stream":
+@in_world()
+async def test_a_client_that_goes_away_cancels_what_runs_for_it(w, at):
+    victim = w.encoder if at == "encoder" else w.decoder
+    if at == "stream":
 
-                async def never(number: int) -> None:
-                    if number == 1:
-                        await asyncio.Event().wait()
+        async def never(number: int) -> None:
+            if number == 1:
+                await asyncio.Event().wait()
 
-                w.decoder.between = never
-            else:
-                victim.gate = asyncio.Event()
-            task = asyncio.create_task(stream(w, chat(RED)))
-            await victim.arrived.wait()
-            if at == "stream":
-                while not await w.sample("ec_proxy_first_byte_seconds_count"):
-                    await asyncio.sleep(0.01)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await victim.cancelled.wait()
-            assert all(b.inflight == 0 for b in w.proxy.decoders.backends)
-            assert all(b.inflight == 0 for b in w.proxy.encoders.backends)
-            while not await w.sample('ec_proxy_requests_total{status="499"}'):
-                await asyncio.sleep(0.01)
-
-    run(scenario())
+        w.decoder.between = never
+    else:
+        victim.gate = asyncio.Event()
+    task = asyncio.create_task(stream(w, chat(RED)))
+    await victim.arrived.wait()
+    if at == "stream":
+        while not await w.sample("ec_proxy_first_byte_seconds_count"):
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await victim.cancelled.wait()
+    assert all(b.inflight == 0 for b in w.proxy.decoders.backends)
+    assert all(b.inflight == 0 for b in w.proxy.encoders.backends)
+    while not await w.sample('ec_proxy_requests_total{status="499"}'):
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_an_oversize_body_is_413(chunked):
-    async def scenario():
-        async with world(max_body_bytes=10_000) as w:
-            data = json.dumps(chat(image("x" * 20_000))).encode()
+@in_world(max_body_bytes=10_000)
+async def test_an_oversize_body_is_413(w, chunked):
+    data = json.dumps(chat(image("x" * 20_000))).encode()
 
-            async def pieces():
-                for start in range(0, len(data), 4096):
-                    yield data[start : start + 4096]
+    async def pieces():
+        for start in range(0, len(data), 4096):
+            yield data[start : start + 4096]
 
-            url = f"{w.url}/v1/chat/completions"
-            async with w.client.post(url, data=pieces() if chunked else data) as r:
-                answer = await r.json()
-                assert (r.status, answer["error"]["code"]) == (413, "body_too_large")
-            packed = gzip.compress(data)
-            assert len(packed) < 10_000
-            async with w.client.post(url, data=packed, headers={"Content-Encoding": "gzip"}) as r:
-                assert r.status == 413
-            assert not w.encoder.requests
-            assert not w.decoder.requests
-
-    run(scenario())
+    url = f"{w.url}/v1/chat/completions"
+    async with w.client.post(url, data=pieces() if chunked else data) as r:
+        answer = await r.json()
+        assert (r.status, answer["error"]["code"]) == (413, "body_too_large")
+    packed = gzip.compress(data)
+    assert len(packed) < 10_000
+    async with w.client.post(url, data=packed, headers={"Content-Encoding": "gzip"}) as r:
+        assert r.status == 413
+    assert not w.encoder.requests
+    assert not w.decoder.requests
 
 
 @pytest.mark.parametrize(
@@ -88,16 +82,13 @@ def test_an_oversize_body_is_413(chunked):
         b'{"seed": ' + b"9" * 10_000 + b"}",
     ],
 )
-def test_malformed_json_is_400(raw):
-    async def scenario():
-        async with world() as w:
-            status, answer = await w.post(raw)
-            assert status == 400
-            assert answer["error"]["type"] == "invalid_request_error"
-            assert answer["error"]["message"]
-            assert not w.decoder.requests
-
-    run(scenario())
+@in_world()
+async def test_malformed_json_is_400(w, raw):
+    status, answer = await w.post(raw)
+    assert status == 400
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["message"]
+    assert not w.decoder.requests
 
 
 @pytest.mark.parametrize(
@@ -114,71 +105,56 @@ def test_malformed_json_is_400(raw):
         {"messages": [{"content": [{"type": "image_url", "image_url": {"url": ""}}]}]},
     ],
 )
-def test_hostile_fields_are_left_to_the_decoder_to_judge(body):
-    async def scenario():
-        async with world() as w:
-            assert (await w.post(body))[0] == 200
-            assert w.decoder.requests == [body]
-            assert not w.encoder.requests
-
-    run(scenario())
+@in_world()
+async def test_hostile_fields_are_left_to_the_decoder_to_judge(w, body):
+    assert (await w.post(body))[0] == 200
+    assert w.decoder.requests == [body]
+    assert not w.encoder.requests
 
 
-def test_ec_transfer_params_of_a_client_are_refused():
-    async def scenario():
-        async with world() as w:
-            params = {"h": {"peer_host": "10.0.0.1", "peer_port": 22}}
-            status, answer = await w.post(chat(text("hi"), ec_transfer_params=params))
-            assert status == 400
-            assert answer["error"]["param"] == "ec_transfer_params"
-            assert not w.decoder.requests
-
-    run(scenario())
+@in_world()
+async def test_ec_transfer_params_of_a_client_are_refused(w):
+    params = {"h": {"peer_host": "10.0.0.1", "peer_port": 22}}
+    status, answer = await w.post(chat(text("hi"), ec_transfer_params=params))
+    assert status == 400
+    assert answer["error"]["param"] == "ec_transfer_params"
+    assert not w.decoder.requests
 
 
-def test_too_much_media_is_400():
-    async def scenario():
-        async with world(max_media=3) as w:
-            assert (await w.post(chat(RED, RED, RED)))[0] == 200
-            status, answer = await w.post(chat(RED, RED, RED, RED))
-            assert (status, answer["error"]["code"]) == (400, "too_much_media")
-
-    run(scenario())
+@in_world(max_media=3)
+async def test_too_much_media_is_400(w):
+    assert (await w.post(chat(RED, RED, RED)))[0] == 200
+    status, answer = await w.post(chat(RED, RED, RED, RED))
+    assert (status, answer["error"]["code"]) == (400, "too_much_media")
 
 
-def test_unknown_paths_and_methods_have_the_same_shape_of_error():
-    async def scenario():
-        async with world() as w:
-            status, page = await w.get("/v1/nothing")
-            assert (status, json.loads(page)["error"]["type"]) == (404, "invalid_request_error")
-            assert (await w.get("/v1/chat/completions"))[0] == 405
-
-    run(scenario())
+@in_world()
+async def test_unknown_paths_and_methods_have_the_same_shape_of_error(w):
+    status, page = await w.get("/v1/nothing")
+    assert (status, json.loads(page)["error"]["type"]) == (404, "invalid_request_error")
+    assert (await w.get("/v1/chat/completions"))[0] == 405
 
 
 # ----------------------------------------------------------------------------- health
-def test_health_follows_the_decoders():
-    async def scenario():
-        async with world(encoders=1, decoders=2, health_interval_s=0.05) as w:
+@in_world(encoders=1, decoders=2, health_interval_s=0.05)
+async def test_health_follows_the_decoders(w):
 
-            async def until(wanted_status: int, word: str) -> dict:
-                while True:
-                    status, page = await w.get("/health")
-                    document = json.loads(page)
-                    if (status, document["status"]) == (wanted_status, word):
-                        return document
-                    await asyncio.sleep(0.01)
+    async def until(wanted_status: int, word: str) -> dict:
+        while True:
+            status, page = await w.get("/health")
+            document = json.loads(page)
+            if (status, document["status"]) == (wanted_status, word):
+                return document
+            await asyncio.sleep(0.01)
 
-            await until(200, "ok")
-            w.encoder.healthy = False
-            document = await until(200, "degraded")
-            assert document["encoders"][0]["error"] == "health check: HTTP 503"
-            w.decoders[0].healthy = w.decoders[1].healthy = False
-            await until(503, "down")
-            # A check may be old: a decoder that is down by it is tried all the same.
-            assert (await w.post(chat(text("hi"))))[0] == 200
-            for fake in (w.encoder, *w.decoders):
-                fake.healthy = True
-            await until(200, "ok")
-
-    run(scenario())
+    await until(200, "ok")
+    w.encoder.healthy = False
+    document = await until(200, "degraded")
+    assert document["encoders"][0]["error"] == "health check: HTTP 503"
+    w.decoders[0].healthy = w.decoders[1].healthy = False
+    await until(503, "down")
+    # A check may be old: a decoder that is down by it is tried all the same.
+    assert (await w.post(chat(text("hi"))))[0] == 200
+    for fake in (w.encoder, *w.decoders):
+        fake.healthy = True
+    await until(200, "ok")

@@ -12,93 +12,76 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.ec_connector.proxy.proxy_world import (
+from tests.world.servers import (
     chat,
     delta,
     event,
     image,
+    in_world,
     mm_hash,
-    run,
     stream,
     text,
     url_of,
-    world,
 )
 
 RED, GREEN = image("red"), image("green")
 
 
 # --------------------------------------------------------------------------- encoders
-def test_several_encoders_one_dead():
-    async def scenario():
-        async with world(encoders=2) as w:
-            await w.encoders[0].stop()
-            for name in "abcd":
-                assert (await w.post(chat(image(name))))[0] == 200
-            assert len(w.encoders[1].requests) == 4
-            assert all("ec_transfer_params" in r for r in w.decoder.requests)
-            dead, alive = w.proxy.encoders.backends
-            assert (dead.up, alive.up) == (False, True)
-            assert await w.sample('ec_proxy_retries_total{reason="encoder_failed"}') == 1
-
-    run(scenario())
+@in_world(encoders=2)
+async def test_several_encoders_one_dead(w):
+    await w.encoders[0].stop()
+    for name in "abcd":
+        assert (await w.post(chat(image(name))))[0] == 200
+    assert len(w.encoders[1].requests) == 4
+    assert all("ec_transfer_params" in r for r in w.decoder.requests)
+    dead, alive = w.proxy.encoders.backends
+    assert (dead.up, alive.up) == (False, True)
+    assert await w.sample('ec_proxy_retries_total{reason="encoder_failed"}') == 1
 
 
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
-def test_encoder_error_the_media_stays(status):
-    async def scenario():
-        async with world() as w:
-            w.encoder.status = status
-            body = chat(text("what?"), RED)
-            assert (await w.post(body))[0] == 200
-            assert w.decoder.requests == [body]
-            assert await w.sample('ec_proxy_media_total{outcome="kept"}') == 1
-
-    run(scenario())
+@in_world()
+async def test_encoder_error_the_media_stays(w, status):
+    w.encoder.status = status
+    body = chat(text("what?"), RED)
+    assert (await w.post(body))[0] == 200
+    assert w.decoder.requests == [body]
+    assert await w.sample('ec_proxy_media_total{outcome="kept"}') == 1
 
 
-def test_all_encoders_dead_the_media_stays():
-    async def scenario():
-        async with world(encoders=2) as w:
-            for encoder in w.encoders:
-                await encoder.stop()
-            body = chat(RED)
-            assert (await w.post(body))[0] == 200
-            assert w.decoder.requests == [body]
-
-    run(scenario())
+@in_world(encoders=2)
+async def test_all_encoders_dead_the_media_stays(w):
+    for encoder in w.encoders:
+        await encoder.stop()
+    body = chat(RED)
+    assert (await w.post(body))[0] == 200
+    assert w.decoder.requests == [body]
 
 
-def test_an_encoder_that_breaks_off_and_one_that_is_silent():
-    async def scenario():
-        async with world(encoder_timeout_s=0.3) as w:
-            w.encoder.breaks = True
-            assert (await w.post(chat(RED)))[0] == 200
-            w.proxy.encoders.backends[0].answered()
-            w.encoder.breaks = False
-            w.encoder.gate = asyncio.Event()
-            assert (await w.post(chat(RED)))[0] == 200
-            assert w.decoder.requests == [chat(RED)] * 2
-            # Too slow is not dead.
-            assert w.proxy.encoders.backends[0].up
-
-    run(scenario())
+@in_world(encoder_timeout_s=0.3)
+async def test_an_encoder_that_breaks_off_and_one_that_is_silent(w):
+    w.encoder.breaks = True
+    assert (await w.post(chat(RED)))[0] == 200
+    w.proxy.encoders.backends[0].answered()
+    w.encoder.breaks = False
+    w.encoder.gate = asyncio.Event()
+    assert (await w.post(chat(RED)))[0] == 200
+    assert w.decoder.requests == [chat(RED)] * 2
+    # Too slow is not dead.
+    assert w.proxy.encoders.backends[0].up
 
 
-def test_unannounced_media_stays_and_keeps_its_modality_raw():
+@in_world()
+async def test_unannounced_media_stays_and_keeps_its_modality_raw(w):
     """Decoders refuse raw images beside references to images."""
-
-    async def scenario():
-        async with world() as w:
-            w.encoder.lacks = {url_of(GREEN)}
-            body = chat(RED, GREEN)
-            assert (await w.post(body))[0] == 200
-            (got,) = w.decoder.requests
-            assert got["messages"] == body["messages"]
-            # The announced one need not be encoded again all the same.
-            assert got["ec_transfer_params"].keys() == {mm_hash(RED)}
-
-    run(scenario())
+    w.encoder.lacks = {url_of(GREEN)}
+    body = chat(RED, GREEN)
+    assert (await w.post(body))[0] == 200
+    (got,) = w.decoder.requests
+    assert got["messages"] == body["messages"]
+    # The announced one need not be encoded again all the same.
+    assert got["ec_transfer_params"].keys() == {mm_hash(RED)}
 
 
 @pytest.mark.parametrize(
@@ -113,161 +96,126 @@ def test_unannounced_media_stays_and_keeps_its_modality_raw():
         {"ec_transfer_params": {}},
     ],
 )
-def test_malformed_announcements_are_none(reply):
-    async def scenario():
-        async with world() as w:
-            w.encoder.reply = reply
-            assert (await w.post(chat(RED)))[0] == 200
-            assert w.decoder.requests == [chat(RED)]
-
-    run(scenario())
+@in_world()
+async def test_malformed_announcements_are_none(w, reply):
+    w.encoder.reply = reply
+    assert (await w.post(chat(RED)))[0] == 200
+    assert w.decoder.requests == [chat(RED)]
 
 
 # --------------------------------------------------------------------- lost encodings
-def test_decoder_reports_lost_the_media_is_put_back():
-    async def scenario():
-        async with world() as w:
-            w.decoder.loses = True
-            body = chat(text("what?"), RED)
-            status, answer = await w.post(body)
-            assert status == 200
-            assert answer["choices"][0]["message"]["content"] == "a red square"
-            first, second = w.decoder.requests
-            assert "ec_transfer_params" in first
-            assert second == body
-            assert await w.sample('ec_proxy_retries_total{reason="encoding_lost"}') == 1
-
-    run(scenario())
+@in_world()
+async def test_decoder_reports_lost_the_media_is_put_back(w):
+    w.decoder.loses = True
+    body = chat(text("what?"), RED)
+    status, answer = await w.post(body)
+    assert status == 200
+    assert answer["choices"][0]["message"]["content"] == "a red square"
+    first, second = w.decoder.requests
+    assert "ec_transfer_params" in first
+    assert second == body
+    assert await w.sample('ec_proxy_retries_total{reason="encoding_lost"}') == 1
 
 
-def test_decoder_reports_lost_after_it_opened_a_stream():
+@in_world()
+async def test_decoder_reports_lost_after_it_opened_a_stream(w):
     """The client sees one whole stream, with nothing of the failed one."""
-
-    async def scenario():
-        async with world() as w:
-            w.decoder.loses = True
-            status, seen = await stream(w, chat(RED))
-            assert status == 200
-            assert seen.count(b'"assistant"') == 1
-            assert b"error" not in seen
-            assert seen.endswith(delta(content="square") + b"data: [DONE]\n\n")
-            assert len(w.decoder.requests) == 2
-
-    run(scenario())
+    w.decoder.loses = True
+    status, seen = await stream(w, chat(RED))
+    assert status == 200
+    assert seen.count(b'"assistant"') == 1
+    assert b"error" not in seen
+    assert seen.endswith(delta(content="square") + b"data: [DONE]\n\n")
+    assert len(w.decoder.requests) == 2
 
 
-def test_an_error_that_is_not_the_encodings_is_the_clients():
-    async def scenario():
-        async with world() as w:
-            w.decoder.status = 429
-            status, answer = await w.post(chat(RED))
-            assert (status, answer["error"]["message"]) == (429, "no")
-            assert len(w.decoder.requests) == 1
-            w.decoder.status = 400
-            assert (await w.post(chat(RED)))[0] == 400
-            # Once with the reference, once with the media: the request itself is bad.
-            assert len(w.decoder.requests) == 3
-
-    run(scenario())
+@in_world()
+async def test_an_error_that_is_not_the_encodings_is_the_clients(w):
+    w.decoder.status = 429
+    status, answer = await w.post(chat(RED))
+    assert (status, answer["error"]["message"]) == (429, "no")
+    assert len(w.decoder.requests) == 1
+    w.decoder.status = 400
+    assert (await w.post(chat(RED)))[0] == 400
+    # Once with the reference, once with the media: the request itself is bad.
+    assert len(w.decoder.requests) == 3
 
 
 # --------------------------------------------------------------------------- decoders
-def test_a_dead_decoder_is_not_used_again():
-    async def scenario():
-        async with world(decoders=2) as w:
-            await w.decoders[0].stop()
-            for _ in range(4):
-                assert (await w.post(chat(text("hi"))))[0] == 200
-            assert len(w.decoders[1].requests) == 4
-            assert await w.sample('ec_proxy_retries_total{reason="decoder_failed"}') == 1
-
-    run(scenario())
+@in_world(decoders=2)
+async def test_a_dead_decoder_is_not_used_again(w):
+    await w.decoders[0].stop()
+    for _ in range(4):
+        assert (await w.post(chat(text("hi"))))[0] == 200
+    assert len(w.decoders[1].requests) == 4
+    assert await w.sample('ec_proxy_retries_total{reason="decoder_failed"}') == 1
 
 
-def test_a_decoder_that_breaks_off_before_its_answer_is_replaced():
-    async def scenario():
-        async with world(decoders=2) as w:
-            w.decoders[0].breaks = True
-            assert (await w.post(chat(RED)))[0] == 200
-            # The first is asked twice: its connection may have been an old one.
-            assert [len(d.requests) for d in w.decoders] == [2, 1]
-
-    run(scenario())
+@in_world(decoders=2)
+async def test_a_decoder_that_breaks_off_before_its_answer_is_replaced(w):
+    w.decoders[0].breaks = True
+    assert (await w.post(chat(RED)))[0] == 200
+    # The first is asked twice: its connection may have been an old one.
+    assert [len(d.requests) for d in w.decoders] == [2, 1]
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_a_connection_that_the_server_had_closed_is_no_failure(kind):
+@in_world()
+async def test_a_connection_that_the_server_had_closed_is_no_failure(w, kind):
     """Servers close idle connections, sometimes just when they are used again."""
-
-    async def scenario():
-        async with world() as w:
-            victim = w.encoder if kind == "encoder" else w.decoder
-            victim.breaks_once = True
-            assert (await w.post(chat(RED)))[0] == 200
-            assert len(victim.requests) == 2
-            assert "ec_transfer_params" in w.decoder.requests[-1]
-            assert all(b.up for f in (w.proxy.encoders, w.proxy.decoders) for b in f.backends)
-
-    run(scenario())
+    victim = w.encoder if kind == "encoder" else w.decoder
+    victim.breaks_once = True
+    assert (await w.post(chat(RED)))[0] == 200
+    assert len(victim.requests) == 2
+    assert "ec_transfer_params" in w.decoder.requests[-1]
+    assert all(b.up for f in (w.proxy.encoders, w.proxy.decoders) for b in f.backends)
 
 
-def test_an_unavailable_decoder_is_replaced_and_the_last_ones_answer_is_the_clients():
-    async def scenario():
-        async with world(decoders=2) as w:
-            first, second = w.decoders
-            first.status = 503
-            assert (await w.post(chat(text("hi"))))[0] == 200
-            assert w.proxy.decoders.backends[0].up, "it answers"
-            second.status = 503
-            status, answer = await w.post(chat(RED))
-            assert (status, answer["error"]["code"]) == (503, 503)
-
-    run(scenario())
+@in_world(decoders=2)
+async def test_an_unavailable_decoder_is_replaced_and_the_last_ones_answer_is_the_clients(w):
+    first, second = w.decoders
+    first.status = 503
+    assert (await w.post(chat(text("hi"))))[0] == 200
+    assert w.proxy.decoders.backends[0].up, "it answers"
+    second.status = 503
+    status, answer = await w.post(chat(RED))
+    assert (status, answer["error"]["code"]) == (503, 503)
 
 
-def test_no_decoder_is_502_with_a_reason():
-    async def scenario():
-        async with world() as w:
-            await w.decoder.stop()
-            status, answer = await w.post(chat(text("hi")))
-            assert status == 502
-            assert answer["error"]["code"] == "no_decoder"
-            assert w.decoder.url in answer["error"]["message"]
-            assert (await w.get("/v1/models"))[0] == 502
-
-    run(scenario())
+@in_world()
+async def test_no_decoder_is_502_with_a_reason(w):
+    await w.decoder.stop()
+    status, answer = await w.post(chat(text("hi")))
+    assert status == 502
+    assert answer["error"]["code"] == "no_decoder"
+    assert w.decoder.url in answer["error"]["message"]
+    assert (await w.get("/v1/models"))[0] == 502
 
 
-def test_a_silent_decoder_is_504_and_not_asked_twice():
-    async def scenario():
-        async with world(decoders=2, decoder_timeout_s=0.2) as w:
-            for decoder in w.decoders:
-                decoder.gate = asyncio.Event()
-            status, answer = await w.post(chat(text("hi")))
-            assert (status, answer["error"]["code"]) == (504, "decoder_timeout")
-            assert sum(len(d.requests) for d in w.decoders) == 1
-
-    run(scenario())
+@in_world(decoders=2, decoder_timeout_s=0.2)
+async def test_a_silent_decoder_is_504_and_not_asked_twice(w):
+    for decoder in w.decoders:
+        decoder.gate = asyncio.Event()
+    status, answer = await w.post(chat(text("hi")))
+    assert (status, answer["error"]["code"]) == (504, "decoder_timeout")
+    assert sum(len(d.requests) for d in w.decoders) == 1
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error_event():
-    async def scenario():
-        async with world() as w:
+@in_world()
+async def test_a_stream_that_breaks_off_ends_with_an_error_event(w):
 
-            async def break_off(number: int) -> None:
-                if number == 2:
-                    await w.decoder.break_off()
+    async def break_off(number: int) -> None:
+        if number == 2:
+            await w.decoder.break_off()
 
-            w.decoder.between = break_off
-            status, seen = await stream(w, chat(RED))
-            assert status == 200
-            assert b"red" in seen
-            assert b"square" not in seen
-            *_, error, done, _ = seen.split(b"\n\n")
-            assert done == b"data: [DONE]"
-            assert json.loads(error[6:])["error"]["code"] == "decoder_lost"
-
-    run(scenario())
+    w.decoder.between = break_off
+    status, seen = await stream(w, chat(RED))
+    assert status == 200
+    assert b"red" in seen
+    assert b"square" not in seen
+    *_, error, done, _ = seen.split(b"\n\n")
+    assert done == b"data: [DONE]"
+    assert json.loads(error[6:])["error"]["code"] == "decoder_lost"
 
 
 def test_an_error_event_is_told_from_output():

@@ -12,13 +12,14 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from tests.ec_connector.proxy.proxy_world import (
+from tests.world.servers import (
     OPENING,
     chat,
     delta,
     image,
+    in_world,
     mm_hash,
-    run,
+    scenario,
     text,
     world,
 )
@@ -26,218 +27,176 @@ from tests.ec_connector.proxy.proxy_world import (
 RED, GREEN, BLUE = image("red"), image("green"), image("blue")
 
 
-def test_media_goes_to_the_encoder_and_a_reference_to_the_decoder():
-    async def scenario():
-        async with world() as w:
-            status, answer = await w.post(chat(text("what?"), RED))
-            assert status == 200
-            assert answer["choices"][0]["message"]["content"] == "a red square"
-            (asked,) = w.encoder.requests
-            assert asked["messages"] == [{"role": "user", "content": [RED]}]
-            assert (asked["max_tokens"], asked["stream"]) == (1, False)
-            (got,) = w.decoder.requests
-            name = mm_hash(RED)
-            assert got["messages"][0]["content"] == [
-                text("what?"),
-                {
-                    "type": "image_embeds",
-                    "uuid": name,
-                    "image_embeds": {"image_grid_thw": [1, 8, 8]},
-                },
-            ]
-            assert got["ec_transfer_params"][name]["peer_port"] == 5701
-            assert await w.sample('ec_proxy_media_total{outcome="replaced"}') == 1
-            assert await w.sample('ec_proxy_requests_total{status="200"}') == 1
-
-    run(scenario())
+@in_world()
+async def test_media_goes_to_the_encoder_and_a_reference_to_the_decoder(w):
+    status, answer = await w.post(chat(text("what?"), RED))
+    assert status == 200
+    assert answer["choices"][0]["message"]["content"] == "a red square"
+    (asked,) = w.encoder.requests
+    assert asked["messages"] == [{"role": "user", "content": [RED]}]
+    assert (asked["max_tokens"], asked["stream"]) == (1, False)
+    (got,) = w.decoder.requests
+    name = mm_hash(RED)
+    assert got["messages"][0]["content"] == [
+        text("what?"),
+        {
+            "type": "image_embeds",
+            "uuid": name,
+            "image_embeds": {"image_grid_thw": [1, 8, 8]},
+        },
+    ]
+    assert got["ec_transfer_params"][name]["peer_port"] == 5701
+    assert await w.sample('ec_proxy_media_total{outcome="replaced"}') == 1
+    assert await w.sample('ec_proxy_requests_total{status="200"}') == 1
 
 
-def test_keep_media_adds_the_announcement_only():
-    async def scenario():
-        async with world(keep_media=True) as w:
-            body = chat(text("what?"), RED)
-            assert (await w.post(body))[0] == 200
-            (got,) = w.decoder.requests
-            assert got.pop("ec_transfer_params").keys() == {mm_hash(RED)}
-            assert got == body
-            assert await w.sample('ec_proxy_media_total{outcome="announced"}') == 1
-
-    run(scenario())
+@in_world(keep_media=True)
+async def test_keep_media_adds_the_announcement_only(w):
+    body = chat(text("what?"), RED)
+    assert (await w.post(body))[0] == 200
+    (got,) = w.decoder.requests
+    assert got.pop("ec_transfer_params").keys() == {mm_hash(RED)}
+    assert got == body
+    assert await w.sample('ec_proxy_media_total{outcome="announced"}') == 1
 
 
-def test_several_media_in_several_messages_each_different_one_encoded_once():
-    async def scenario():
-        async with world(encoders=2) as w:
-            body = chat(RED, text("and"), GREEN)
-            body["messages"] += [
-                {"role": "assistant", "content": "hm"},
-                {"role": "user", "content": [RED, BLUE]},
-            ]
-            assert (await w.post(body))[0] == 200
-            asked = [e.requests for e in w.encoders]
-            sent = sorted(
-                r["messages"][0]["content"][0]["image_url"]["url"] for a in asked for r in a
-            )
-            assert sent == sorted(p["image_url"]["url"] for p in (RED, GREEN, BLUE))
-            assert all(asked), "both encoders got some"
-            (got,) = w.decoder.requests
-            first, second, third = (m["content"] for m in got["messages"])
-            assert [p.get("uuid") for p in first] == [mm_hash(RED), None, mm_hash(GREEN)]
-            assert second == "hm"
-            assert [p["uuid"] for p in third] == [mm_hash(RED), mm_hash(BLUE)]
-            assert got["ec_transfer_params"].keys() == {mm_hash(p) for p in (RED, GREEN, BLUE)}
-
-    run(scenario())
+@in_world(encoders=2)
+async def test_several_media_in_several_messages_each_different_one_encoded_once(w):
+    body = chat(RED, text("and"), GREEN)
+    body["messages"] += [
+        {"role": "assistant", "content": "hm"},
+        {"role": "user", "content": [RED, BLUE]},
+    ]
+    assert (await w.post(body))[0] == 200
+    asked = [e.requests for e in w.encoders]
+    sent = sorted(r["messages"][0]["content"][0]["image_url"]["url"] for a in asked for r in a)
+    assert sent == sorted(p["image_url"]["url"] for p in (RED, GREEN, BLUE))
+    assert all(asked), "both encoders got some"
+    (got,) = w.decoder.requests
+    first, second, third = (m["content"] for m in got["messages"])
+    assert [p.get("uuid") for p in first] == [mm_hash(RED), None, mm_hash(GREEN)]
+    assert second == "hm"
+    assert [p["uuid"] for p in third] == [mm_hash(RED), mm_hash(BLUE)]
+    assert got["ec_transfer_params"].keys() == {mm_hash(p) for p in (RED, GREEN, BLUE)}
 
 
-def test_a_request_without_media_is_passed_on_byte_for_byte():
-    async def scenario():
-        async with world() as w:
-            raw = (
-                b'{ "model":"m", "messages":[{"role":"user","content":"hi \\u00e9"}],"top_p":0.10 }'
-            )
-            assert (await w.post(raw))[0] == 200
-            assert w.decoder.raw == [raw]
-            assert not w.encoder.requests
-
-    run(scenario())
+@in_world()
+async def test_a_request_without_media_is_passed_on_byte_for_byte(w):
+    raw = b'{ "model":"m", "messages":[{"role":"user","content":"hi \\u00e9"}],"top_p":0.10 }'
+    assert (await w.post(raw))[0] == 200
+    assert w.decoder.raw == [raw]
+    assert not w.encoder.requests
 
 
-def test_every_other_field_is_passed_on_untouched():
-    async def scenario():
-        async with world() as w:
-            fields = {
-                "mm_processor_kwargs": {"min_pixels": 784, "nested": {"a": [1, 2.5, None]}},
-                "media_io_kwargs": {"video": {"num_frames": 8}},
-                "cache_salt": "s",
-                "temperature": 0,
-                "logit_bias": {"5": -100},
-                "vllm_xargs": {"x": 1},
-                "an_unknown_field": [{"deep": "é"}],
-                "seed": 12345678901234567890,
-            }
-            part = {**RED, "cache_control": {"type": "ephemeral"}}
-            assert (await w.post(chat(part, **fields)))[0] == 200
-            (got,) = w.decoder.requests
-            assert {name: got[name] for name in fields} == fields
-            assert got["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
-            (asked,) = w.encoder.requests
-            encoding = ("mm_processor_kwargs", "media_io_kwargs", "cache_salt", "model")
-            assert {name: asked[name] for name in encoding} == {
-                "model": "m",
-                **{name: fields[name] for name in encoding if name != "model"},
-            }
-            assert "logit_bias" not in asked
-
-    run(scenario())
+@in_world()
+async def test_every_other_field_is_passed_on_untouched(w):
+    fields = {
+        "mm_processor_kwargs": {"min_pixels": 784, "nested": {"a": [1, 2.5, None]}},
+        "media_io_kwargs": {"video": {"num_frames": 8}},
+        "cache_salt": "s",
+        "temperature": 0,
+        "logit_bias": {"5": -100},
+        "vllm_xargs": {"x": 1},
+        "an_unknown_field": [{"deep": "é"}],
+        "seed": 12345678901234567890,
+    }
+    part = {**RED, "cache_control": {"type": "ephemeral"}}
+    assert (await w.post(chat(part, **fields)))[0] == 200
+    (got,) = w.decoder.requests
+    assert {name: got[name] for name in fields} == fields
+    assert got["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    (asked,) = w.encoder.requests
+    encoding = ("mm_processor_kwargs", "media_io_kwargs", "cache_salt", "model")
+    assert {name: asked[name] for name in encoding} == {
+        "model": "m",
+        **{name: fields[name] for name in encoding if name != "model"},
+    }
+    assert "logit_bias" not in asked
 
 
-def test_headers_of_the_client_reach_both_with_request_ids_of_their_own():
-    async def scenario():
-        async with world() as w:
-            headers = {"Authorization": "Bearer k", "X-Request-Id": "r7", "traceparent": "00-1"}
-            assert (await w.post(chat(RED, GREEN), headers=headers))[0] == 200
-            (seen,) = w.decoder.headers
-            assert (seen["Authorization"], seen["X-Request-Id"]) == ("Bearer k", "r7")
-            assert {h["X-Request-Id"] for h in w.encoder.headers} == {"r7-ec0", "r7-ec1"}
-            assert all(h["traceparent"] == "00-1" for h in w.encoder.headers)
-
-    run(scenario())
+@in_world()
+async def test_headers_of_the_client_reach_both_with_request_ids_of_their_own(w):
+    headers = {"Authorization": "Bearer k", "X-Request-Id": "r7", "traceparent": "00-1"}
+    assert (await w.post(chat(RED, GREEN), headers=headers))[0] == 200
+    (seen,) = w.decoder.headers
+    assert (seen["Authorization"], seen["X-Request-Id"]) == ("Bearer k", "r7")
+    assert {h["X-Request-Id"] for h in w.encoder.headers} == {"r7-ec0", "r7-ec1"}
+    assert all(h["traceparent"] == "00-1" for h in w.encoder.headers)
 
 
-def test_a_stream_is_passed_on_chunk_by_chunk():
+@in_world()
+async def test_a_stream_is_passed_on_chunk_by_chunk(w):
     """The decoder says its next word only after the client has the one before."""
+    heard = [asyncio.Event() for _ in range(4)]
+    heard[0].set()
 
-    async def scenario():
-        async with world() as w:
-            heard = [asyncio.Event() for _ in range(4)]
-            heard[0].set()
+    async def wait_for_the_client(number: int) -> None:
+        await heard[number].wait()
 
-            async def wait_for_the_client(number: int) -> None:
-                await heard[number].wait()
-
-            w.decoder.between = wait_for_the_client
-            body = json.dumps(chat(RED, stream=True)).encode()
-            async with w.client.post(f"{w.url}/v1/chat/completions", data=body) as r:
-                assert r.status == 200
-                assert r.content_type == "text/event-stream"
-                seen = b""
-                for number, word in enumerate(w.decoder.words):
-                    while word.encode() not in seen:
-                        seen += await r.content.readany()
-                    heard[number + 1].set()
-                seen += await r.content.read()
-            expected = OPENING + b"".join(delta(content=word) for word in w.decoder.words)
-            assert seen == expected + b"data: [DONE]\n\n"
-
-    run(scenario())
+    w.decoder.between = wait_for_the_client
+    body = json.dumps(chat(RED, stream=True)).encode()
+    async with w.client.post(f"{w.url}/v1/chat/completions", data=body) as r:
+        assert r.status == 200
+        assert r.content_type == "text/event-stream"
+        seen = b""
+        for number, word in enumerate(w.decoder.words):
+            while word.encode() not in seen:
+                seen += await r.content.readany()
+            heard[number + 1].set()
+        seen += await r.content.read()
+    expected = OPENING + b"".join(delta(content=word) for word in w.decoder.words)
+    assert seen == expected + b"data: [DONE]\n\n"
 
 
-def test_a_stream_without_media_is_not_even_looked_at():
-    async def scenario():
-        async with world() as w:
-            opened = asyncio.Event()
+@in_world()
+async def test_a_stream_without_media_is_not_even_looked_at(w):
+    opened = asyncio.Event()
 
-            async def after_the_opening(number: int) -> None:
-                await opened.wait()
+    async def after_the_opening(number: int) -> None:
+        await opened.wait()
 
-            w.decoder.between = after_the_opening
-            body = json.dumps(chat(text("hi"), stream=True)).encode()
-            async with w.client.post(f"{w.url}/v1/chat/completions", data=body) as r:
-                assert await r.content.readany() == OPENING
-                opened.set()
-                assert (await r.content.read()).endswith(b"data: [DONE]\n\n")
-
-    run(scenario())
+    w.decoder.between = after_the_opening
+    body = json.dumps(chat(text("hi"), stream=True)).encode()
+    async with w.client.post(f"{w.url}/v1/chat/completions", data=body) as r:
+        assert await r.content.readany() == OPENING
+        opened.set()
+        assert (await r.content.read()).endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin"])
-def test_decoders_take_turns(policy):
-    async def scenario():
-        async with world(decoders=3, policy=policy) as w:
-            for _ in range(6):
-                assert (await w.post(chat(text("hi"))))[0] == 200
-            assert [len(d.requests) for d in w.decoders] == [2, 2, 2]
-
-    run(scenario())
+@scenario
+async def test_decoders_take_turns(policy):
+    async with world(decoders=3, policy=policy) as w:
+        for _ in range(6):
+            assert (await w.post(chat(text("hi"))))[0] == 200
+        assert [len(d.requests) for d in w.decoders] == [2, 2, 2]
 
 
-def test_least_loaded_leaves_a_busy_decoder_alone():
-    async def scenario():
-        async with world(decoders=2) as w:
-            busy, other = w.decoders
-            busy.gate = asyncio.Event()
-            slow = asyncio.create_task(w.post(chat(text("slow"))))
-            await busy.arrived.wait()
-            for _ in range(3):
-                assert (await w.post(chat(text("hi"))))[0] == 200
-            assert (len(busy.requests), len(other.requests)) == (1, 3)
-            assert (
-                await w.sample(f'ec_proxy_backend_inflight{{kind="decoder",url="{busy.url}"}}') == 1
-            )
-            busy.gate.set()
-            assert (await slow)[0] == 200
-
-    run(scenario())
+@in_world(decoders=2)
+async def test_least_loaded_leaves_a_busy_decoder_alone(w):
+    busy, other = w.decoders
+    busy.gate = asyncio.Event()
+    slow = asyncio.create_task(w.post(chat(text("slow"))))
+    await busy.arrived.wait()
+    for _ in range(3):
+        assert (await w.post(chat(text("hi"))))[0] == 200
+    assert (len(busy.requests), len(other.requests)) == (1, 3)
+    assert await w.sample(f'ec_proxy_backend_inflight{{kind="decoder",url="{busy.url}"}}') == 1
+    busy.gate.set()
+    assert (await slow)[0] == 200
 
 
-def test_models_are_the_decoders():
-    async def scenario():
-        async with world() as w:
-            status, page = await w.get("/v1/models")
-            assert (status, json.loads(page)["data"]) == (200, [{"id": "m"}])
-
-    run(scenario())
+@in_world()
+async def test_models_are_the_decoders(w):
+    status, page = await w.get("/v1/models")
+    assert (status, json.loads(page)["data"]) == (200, [{"id": "m"}])
 
 
-def test_metrics_page():
-    async def scenario():
-        async with world() as w:
-            await w.post(chat(RED))
-            status, page = await w.get("/metrics")
-            assert status == 200
-            assert "ec_proxy_first_byte_seconds_count 1.0" in page
-            assert "ec_proxy_encode_seconds_count 1.0" in page
-            assert f'ec_proxy_backend_up{{kind="encoder",url="{w.encoder.url}"}} 1.0' in page
-
-    run(scenario())
+@in_world()
+async def test_metrics_page(w):
+    await w.post(chat(RED))
+    status, page = await w.get("/metrics")
+    assert status == 200
+    assert "ec_proxy_first_byte_seconds_count 1.0" in page
+    assert "ec_proxy_encode_seconds_count 1.0" in page
+    assert f'ec_proxy_backend_up{{kind="encoder",url="{w.encoder.url}"}} 1.0' in page

@@ -184,7 +184,6 @@ def test_the_command_listens_says_where_and_stops_on_sigterm():
     needs("prometheus_client")
     urls = ["--encoder", "http://127.0.0.1:9", "--decoder", "http://127.0.0.1:9", "--port", "0"]
     with subprocess.Popen(COMMAND + urls, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
-        assert p.stdout is not None
         line = p.stdout.readline().decode()
         assert re.fullmatch(r"listening on http://127\.0\.0\.1:\d+\n", line)
         p.send_signal(signal.SIGTERM)

@@ -7,14 +7,14 @@ import contextlib
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ec_connector.region.shared import SharedRegion
-from tests.harness import child
 from tests.leftovers import shm_folder
+from tests.world import processes
+from tests.world.processes import eventually
 
 BLOCKS = 16
 BLOCK_BYTES = 5120
@@ -52,7 +52,7 @@ def open_region(folder: Path, **more: Any) -> SharedRegion:
     return SharedRegion.open(**(arguments | more))
 
 
-class Child(child.Child):
+class Child(processes.Child):
     """One process that opens regions."""
 
     def __init__(self) -> None:
@@ -78,16 +78,6 @@ class Child(child.Child):
         self.say("")
 
 
-def eventually(what: Callable[[], bool], timeout_s: float = 30.0) -> bool:
-    """Poll until true or the deadline: for effects that only the kernel announces."""
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.002)
-    return True
-
-
 def guards_of(directory: Path) -> list[int]:
     """Pids of the guards that watch files in a folder."""
     found = []
@@ -111,3 +101,12 @@ def no_guard(directory: Path) -> bool:
 
 def names_in(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
+
+
+def gone(directory: Path) -> bool:
+    return not names_in(directory)
+
+
+def nothing_left(directory: Path) -> bool:
+    """Whether file and guard are gone soon."""
+    return eventually(lambda: gone(directory)) and eventually(lambda: no_guard(directory))

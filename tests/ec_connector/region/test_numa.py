@@ -29,11 +29,11 @@ def machine(folder: Path, online: str, gpus: Sequence[int]) -> Path:
 @pytest.mark.parametrize(
     ("text", "nodes"), [("0", [0]), ("0-1", [0, 1]), ("0-1,4", [0, 1, 4]), ("", [0])]
 )
-def test_online_nodes(tmp_path: Path, text: str, nodes: list[int]) -> None:
+def test_online_nodes(tmp_path, text, nodes):
     assert numa.online_nodes(machine(tmp_path, text, [])) == nodes
 
 
-def test_a_machine_that_says_nothing_has_one_node(tmp_path: Path) -> None:
+def test_a_machine_that_says_nothing_has_one_node(tmp_path):
     assert numa.online_nodes(tmp_path) == [0]
     assert numa.gpu_nodes(tmp_path, {}) == []
 
@@ -42,7 +42,7 @@ def test_a_machine_that_says_nothing_has_one_node(tmp_path: Path) -> None:
     ("visible", "nodes"),
     [("", [0, 1]), ("0,1", [0]), ("3", [1]), ("1, 2", [0, 1]), ("GPU-af", [0, 1]), ("9", [0, 1])],
 )
-def test_visible_gpus_decide(tmp_path: Path, visible: str, nodes: list[int]) -> None:
+def test_visible_gpus_decide(tmp_path, visible, nodes):
     sysfs = machine(tmp_path, "0-1", [0, 0, 1, 1])
     assert numa.gpu_nodes(sysfs, {"CUDA_VISIBLE_DEVICES": visible}) == nodes
 
@@ -58,9 +58,7 @@ def test_visible_gpus_decide(tmp_path: Path, visible: str, nodes: list[int]) -> 
         ("0-1", [7], []),
     ],
 )
-def test_pages_come_from_the_gpus_nodes(
-    tmp_path: Path, online: str, gpus: list[int], calls: list[tuple[int, list[int]]]
-) -> None:
+def test_pages_come_from_the_gpus_nodes(tmp_path, online, gpus, calls):
     made: list[tuple[int, list[int]]] = []
 
     def set_policy(mode: int, nodes: Sequence[int]) -> bool:
@@ -73,19 +71,19 @@ def test_pages_come_from_the_gpus_nodes(
     assert made == calls
 
 
-def test_a_policy_of_the_operator_stays(tmp_path: Path) -> None:
+def test_a_policy_of_the_operator_stays(tmp_path):
     sysfs = machine(tmp_path, "0-1", [1])
     with numa.near_the_gpus(sysfs, {}, pytest.fail, lambda: 2) as nodes:
         assert nodes == []
 
 
-def test_a_refusal_is_no_error(tmp_path: Path) -> None:
+def test_a_refusal_is_no_error(tmp_path):
     sysfs = machine(tmp_path, "0-1", [1])
     with numa.near_the_gpus(sysfs, {}, lambda mode, nodes: False, lambda: 0) as nodes:
         assert nodes == []
 
 
-def test_the_kernel_understands_the_calls() -> None:
+def test_the_kernel_understands_the_calls():
     needs.optional(platform.machine() in numa._CALLS, "calls of another machine")
     may = numa.policy() == 0 and numa.set_policy(1, [0])
     needs.optional(may, "a policy is set, or may not be set here")

@@ -32,7 +32,7 @@ BLOCKS, BLOCK = 7, 5120
 
 # ---------------------------------------------------------------------------- layout
 @pytest.mark.clause("EC-10.1")
-def test_the_file_has_the_documented_name_mode_and_layout(folder: Path) -> None:
+def test_the_file_has_the_documented_name_mode_and_layout(folder):
     old = os.umask(0o777)
     try:
         region = open_region(folder)
@@ -53,7 +53,7 @@ def test_the_file_has_the_documented_name_mode_and_layout(folder: Path) -> None:
     assert not path.exists()
 
 
-def test_the_default_folder_is_dev_shm() -> None:
+def test_the_default_folder_is_dev_shm():
     name = f"test-{os.getpid()}"
     with SharedRegion.open(name, 3, 1, 64) as region:
         assert region.path == f"/dev/shm/vllm_ec_{name}_dp3.mmap"
@@ -61,13 +61,13 @@ def test_the_default_folder_is_dev_shm() -> None:
     assert not os.path.exists(region.path)
 
 
-def test_every_page_has_memory_before_the_first_access(folder: Path) -> None:
+def test_every_page_has_memory_before_the_first_access(folder):
     with open_region(folder, prefault=False) as region:
         info = os.stat(region.path)
         assert info.st_blocks * 512 >= info.st_size
 
 
-def test_buffer_view_tensor_and_address_are_the_same_bytes(folder: Path) -> None:
+def test_buffer_view_tensor_and_address_are_the_same_bytes(folder):
     with open_region(folder) as region:
         assert region.nbytes == len(region.buffer) == region.tensor.numel() == BLOCKS * BLOCK
         assert region.tensor.dtype == torch.uint8
@@ -81,7 +81,7 @@ def test_buffer_view_tensor_and_address_are_the_same_bytes(folder: Path) -> None
 
 
 @pytest.mark.parametrize("extent", [(-1, 1), (0, 0), (0, -1), (0, BLOCKS + 1), (BLOCKS, 1)])
-def test_an_extent_outside_the_region_is_refused(folder: Path, extent: tuple[int, int]) -> None:
+def test_an_extent_outside_the_region_is_refused(folder, extent):
     with (
         open_region(folder) as region,
         pytest.raises(RegionArgumentError, match="not inside its 7"),
@@ -89,7 +89,7 @@ def test_an_extent_outside_the_region_is_refused(folder: Path, extent: tuple[int
         region.view(extent)
 
 
-def test_the_trailer_cannot_be_reached_through_the_blocks(folder: Path) -> None:
+def test_the_trailer_cannot_be_reached_through_the_blocks(folder):
     with open_region(folder) as region:
         region.buffer[:] = b"\xff" * region.nbytes
         with open_region(folder) as other:
@@ -99,7 +99,7 @@ def test_the_trailer_cannot_be_reached_through_the_blocks(folder: Path) -> None:
 # ------------------------------------------------------------------------- arguments
 @pytest.mark.clause("EC-10.1")
 @pytest.mark.parametrize("bad", ["", "a/b", "..", "a b", "ä", "a\n", "a\0", "x" * 129, "a*", None])
-def test_an_instance_id_that_is_unsafe_in_a_path_is_refused(folder: Path, bad: Any) -> None:
+def test_an_instance_id_that_is_unsafe_in_a_path_is_refused(folder, bad):
     if bad == "..":  # dots are fine inside the name, which never is a path of its own
         with open_region(folder, instance_id=bad) as region:
             assert Path(region.path).name == "vllm_ec_.._dp0.mmap"
@@ -109,7 +109,7 @@ def test_an_instance_id_that_is_unsafe_in_a_path_is_refused(folder: Path, bad: A
     assert not list(folder.iterdir())
 
 
-def test_the_longest_instance_id_works(folder: Path) -> None:
+def test_the_longest_instance_id_works(folder):
     with open_region(folder, instance_id="x" * 128) as region:
         assert region.header.instance_id == "x" * 128
         with open_region(folder, instance_id="x" * 128) as other:
@@ -130,19 +130,19 @@ def test_the_longest_instance_id_works(folder: Path) -> None:
         ("nonce", b"short"),
     ],
 )
-def test_bad_arguments_are_named(folder: Path, key: str, value: Any) -> None:
+def test_bad_arguments_are_named(folder, key, value):
     with pytest.raises(RegionArgumentError, match=key) as caught:
         open_region(folder, **{key: value})
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_missing_folder_is_a_typed_error(folder: Path) -> None:
+def test_a_missing_folder_is_a_typed_error(folder):
     with pytest.raises(RegionError, match="mount a tmpfs there"):
         open_region(folder / "nowhere")
 
 
 # --------------------------------------------------------------------------- closing
-def test_close_is_idempotent_and_closed_regions_say_so(folder: Path) -> None:
+def test_close_is_idempotent_and_closed_regions_say_so(folder):
     region = open_region(folder)
     region.close(unlink=True)
     region.close(unlink=True)
@@ -159,7 +159,7 @@ def test_close_is_idempotent_and_closed_regions_say_so(folder: Path) -> None:
             use()
 
 
-def test_closing_without_unlink_leaves_the_region_to_the_others(folder: Path) -> None:
+def test_closing_without_unlink_leaves_the_region_to_the_others(folder):
     with open_region(folder) as first:
         second = open_region(folder)
         second.close(unlink=False)
@@ -167,7 +167,7 @@ def test_closing_without_unlink_leaves_the_region_to_the_others(folder: Path) ->
         first.view((0, 1))[0] = 1
 
 
-def test_only_the_creator_unlinks_at_the_end_of_with(folder: Path) -> None:
+def test_only_the_creator_unlinks_at_the_end_of_with(folder):
     first = open_region(folder)
     with open_region(folder):
         pass
@@ -177,7 +177,7 @@ def test_only_the_creator_unlinks_at_the_end_of_with(folder: Path) -> None:
     assert not os.path.exists(first.path)
 
 
-def test_unlinking_leaves_the_mapping_of_others_alone(folder: Path) -> None:
+def test_unlinking_leaves_the_mapping_of_others_alone(folder):
     first, second = open_region(folder), open_region(folder)
     first.view((0, 1))[0] = 9
     first.close(unlink=True)
@@ -187,7 +187,7 @@ def test_unlinking_leaves_the_mapping_of_others_alone(folder: Path) -> None:
 
 
 @pytest.mark.clause("EC-10.3")
-def test_a_file_that_took_the_name_since_is_not_unlinked(folder: Path) -> None:
+def test_a_file_that_took_the_name_since_is_not_unlinked(folder):
     old, late = open_region(folder), open_region(folder)
     old.close(unlink=True)
     with open_region(folder) as new:
@@ -195,7 +195,7 @@ def test_a_file_that_took_the_name_since_is_not_unlinked(folder: Path) -> None:
         assert os.path.exists(new.path)
 
 
-def test_two_processes_that_unlink_at_once_remove_one_name(folder: Path) -> None:
+def test_two_processes_that_unlink_at_once_remove_one_name(folder):
     first, second = open_region(folder), open_region(folder)
     lock = region_file._FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     fcntl.fcntl(second._file.fileno(), fcntl.F_OFD_SETLK, lock)  # second is at it
@@ -206,7 +206,7 @@ def test_two_processes_that_unlink_at_once_remove_one_name(folder: Path) -> None
 
 
 @pytest.mark.clause("EC-10.2")
-def test_views_and_tensors_outlive_close_and_keep_the_lock(folder: Path) -> None:
+def test_views_and_tensors_outlive_close_and_keep_the_lock(folder):
     region = open_region(folder)
     tensor = region.tensor
     tensor[:4] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
@@ -218,14 +218,14 @@ def test_views_and_tensors_outlive_close_and_keep_the_lock(folder: Path) -> None
     assert reap_orphans(str(folder)).names == (NAME,)
 
 
-def test_a_dropped_region_gives_its_lock_back(folder: Path) -> None:
+def test_a_dropped_region_gives_its_lock_back(folder):
     region = open_region(folder)
     with pytest.warns(ResourceWarning):
         del region
     assert reap_orphans(str(folder)).names == (NAME,)
 
 
-def test_descriptors_are_not_leaked(folder: Path) -> None:
+def test_descriptors_are_not_leaked(folder):
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         with open_region(folder), open_region(folder) as joined:
@@ -236,7 +236,7 @@ def test_descriptors_are_not_leaked(folder: Path) -> None:
 
 
 # -------------------------------------------------------------------------- failures
-def test_a_failed_populate_leaves_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_populate_leaves_no_name(folder, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 
@@ -246,9 +246,7 @@ def test_a_failed_populate_leaves_no_name(folder: Path, monkeypatch: pytest.Monk
     assert not list(folder.iterdir())
 
 
-def test_a_failed_mapping_gives_the_lock_back(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_mapping_gives_the_lock_back(folder, monkeypatch):
     def fail(*_: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 

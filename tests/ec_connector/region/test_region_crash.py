@@ -7,7 +7,6 @@ import os
 import random
 import select
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from ec_connector.region.shared import SharedRegion, reap_orphans
 from tests.ec_connector.region.region_driver import (
     GEOMETRY,
     NAME,
-    Child,
-    eventually,
+    gone,
     guards_of,
     names_in,
     no_guard,
+    nothing_left,
 )
-from tests.harness.child import DEADLINE_S
+from tests.world.processes import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -45,31 +44,21 @@ GUARDED_FROM = MOMENTS.index("guarded")
 WITHOUT_GUARD = tuple(m for m in MOMENTS if m not in ("header_written", "guarded"))
 
 
-def gone(folder: Path) -> bool:
-    return not names_in(folder)
-
-
 # ------------------------------------------------------------- killed at each moment
-@pytest.mark.clause("EC-10.1")
-@pytest.mark.clause("EC-10.6")
+@pytest.mark.clause("EC-10.1", "EC-10.6")
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_creator_leaves_nothing(
-    folder: Path, spawn: Callable[[], Child], moment: str
-) -> None:
+def test_a_killed_creator_leaves_nothing(folder, spawn, moment):
     creator = spawn()
     creator.open_until(moment, folder)
     named = MOMENTS.index(moment) >= NAMED_FROM
     assert names_in(folder) == ([NAME] if named else [])
     creator.kill()
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 @pytest.mark.clause("EC-10.6")
 @pytest.mark.parametrize("moment", WITHOUT_GUARD)
-def test_without_a_guard_the_next_start_reaps(
-    folder: Path, spawn: Callable[[], Child], moment: str
-) -> None:
+def test_without_a_guard_the_next_start_reaps(folder, spawn, moment):
     creator = spawn()
     creator.open_until(moment, folder, guard=False)
     creator.kill()
@@ -82,9 +71,7 @@ def test_without_a_guard_the_next_start_reaps(
 @pytest.mark.parametrize(
     ("moment", "guard"), [(m, True) for m in MOMENTS] + [(m, False) for m in WITHOUT_GUARD]
 )
-def test_the_same_with_temporary_names(
-    folder: Path, spawn: Callable[[], Child], moment: str, guard: bool
-) -> None:
+def test_the_same_with_temporary_names(folder, spawn, moment, guard):
     creator = spawn()
     creator.call("no_tmpfile")
     creator.open_until(moment, folder, guard=guard)
@@ -98,9 +85,7 @@ def test_the_same_with_temporary_names(
     assert names_in(folder) == [NAME]
 
 
-def test_a_creator_killed_at_any_instant_leaves_nothing(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_creator_killed_at_any_instant_leaves_nothing(folder, spawn):
     seed = random.randrange(1 << 32)
     dice = random.Random(seed)
     for _ in range(25):
@@ -116,11 +101,8 @@ def test_a_creator_killed_at_any_instant_leaves_nothing(
 
 
 # ------------------------------------------------------------------ others still map
-@pytest.mark.clause("EC-10.2")
-@pytest.mark.clause("EC-10.3")
-def test_a_killed_creator_does_not_take_the_region_from_others(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+@pytest.mark.clause("EC-10.2", "EC-10.3")
+def test_a_killed_creator_does_not_take_the_region_from_others(folder, spawn):
     creator, worker = spawn(), spawn()
     assert creator.open(folder)["created"]
     assert not worker.open(folder)["created"]
@@ -134,13 +116,10 @@ def test_a_killed_creator_does_not_take_the_region_from_others(
     assert late.call("read", block=3) == {"value": 42}
     assert names_in(folder) == [NAME]
     late.kill()
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
-def test_a_joiner_killed_while_joining_changes_nothing(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_joiner_killed_while_joining_changes_nothing(folder, spawn):
     creator = spawn()
     creator.open(folder)
     creator.call("write", block=0, value=7)
@@ -153,23 +132,17 @@ def test_a_joiner_killed_while_joining_changes_nothing(
 
 
 @pytest.mark.clause("EC-10.6")
-def test_everything_killed_at_once_the_guard_cleans_up(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_everything_killed_at_once_the_guard_cleans_up(folder, spawn):
     crowd = [spawn() for _ in range(4)]
     for child in crowd:
         child.open(folder)
     for child in crowd:
         child.process.send_signal(signal.SIGKILL)
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
-@pytest.mark.clause("EC-10.3")
-@pytest.mark.clause("EC-10.6")
-def test_everything_killed_and_the_guard_too_the_next_start_reaps(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+@pytest.mark.clause("EC-10.3", "EC-10.6")
+def test_everything_killed_and_the_guard_too_the_next_start_reaps(folder, spawn):
     crowd = [spawn() for _ in range(3)]
     for child in crowd:
         child.open(folder)
@@ -185,7 +158,7 @@ def test_everything_killed_and_the_guard_too_the_next_start_reaps(
     assert names_in(folder) == [NAME]
 
 
-def test_killed_during_shutdown(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_killed_during_shutdown(folder, spawn):
     creator, worker = spawn(), spawn()
     creator.open(folder)
     worker.open(folder)
@@ -197,7 +170,7 @@ def test_killed_during_shutdown(folder: Path, spawn: Callable[[], Child]) -> Non
 
 
 # ----------------------------------------------------------------------------- guard
-def test_the_guard_is_small_and_alone(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_the_guard_is_small_and_alone(folder, spawn):
     creator = spawn()
     creator.open(folder)
     (pid,) = guards_of(folder)
@@ -215,9 +188,7 @@ def test_the_guard_is_small_and_alone(folder: Path, spawn: Callable[[], Child]) 
     assert b"PYTHONPATH" not in (proc / "environ").read_bytes()
 
 
-def test_the_guard_ends_by_itself_after_an_ordinary_unlink(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_the_guard_ends_by_itself_after_an_ordinary_unlink(folder, spawn):
     creator = spawn()
     creator.open(folder)
     assert len(guards_of(folder)) == 1
@@ -226,18 +197,17 @@ def test_the_guard_ends_by_itself_after_an_ordinary_unlink(
     assert creator.open(folder)["created"]
 
 
-def test_the_guard_outlives_signals_for_its_group(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_the_guard_outlives_signals_for_its_group(folder, spawn):
     creator = spawn()
     creator.open(folder)
     (pid,) = guards_of(folder)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(pid, number)
     os.killpg(creator.pid, signal.SIGKILL)
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
-def test_the_guard_never_removes_a_successor(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_the_guard_never_removes_a_successor(folder, spawn):
     old, straggler, new = spawn(), spawn(), spawn()
     old.open(folder)
     straggler.open(folder)
@@ -248,14 +218,12 @@ def test_the_guard_never_removes_a_successor(folder: Path, spawn: Callable[[], C
     assert names_in(folder) == [NAME]
 
 
-def test_no_guard_when_it_is_switched_off(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_no_guard_when_it_is_switched_off(folder, spawn):
     spawn().open(folder, guard=False)
     assert no_guard(folder)
 
 
-def test_a_guard_that_cannot_start_is_only_a_warning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_guard_that_cannot_start_is_only_a_warning(folder, monkeypatch, caplog):
     arguments: dict[str, Any] = {**GEOMETRY, "directory": str(folder)}
     for executable in ("", "/nowhere/python", "/bin/false"):
         monkeypatch.setattr("sys.executable", executable)
@@ -265,21 +233,18 @@ def test_a_guard_that_cannot_start_is_only_a_warning(
         caplog.clear()
 
 
-def test_a_forked_child_counts_as_a_user(folder: Path, spawn: Callable[[], Child]) -> None:
+def test_a_forked_child_counts_as_a_user(folder, spawn):
     creator = spawn()
     creator.open(folder, guard=False)
     creator.call("fork")
     creator.process.kill()
     creator.process.wait(DEADLINE_S)
     assert reap_orphans(str(folder)).live == 1  # the child still maps it
-    assert creator.process.stdin is not None
     creator.process.stdin.close()
     assert eventually(lambda: reap_orphans(str(folder)).names == (NAME,))
 
 
-def test_a_forked_child_cannot_unlink_the_region_of_its_parent(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_forked_child_cannot_unlink_the_region_of_its_parent(folder, spawn):
     creator = spawn()
     creator.open(folder)
     assert creator.call("fork_and_close") == {"status": 0}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ FOREIGN_FILES = {
 
 @pytest.mark.clause("EC-10.4")
 @pytest.mark.parametrize("kind", FOREIGN_FILES)
-def test_a_foreign_or_truncated_file_is_left_alone(folder: Path, kind: str) -> None:
+def test_a_foreign_or_truncated_file_is_left_alone(folder, kind):
     content, found = FOREIGN_FILES[kind]
     path = folder / NAME
     path.write_bytes(content)
@@ -66,7 +65,7 @@ def test_a_foreign_or_truncated_file_is_left_alone(folder: Path, kind: str) -> N
 
 @pytest.mark.clause("EC-10.4")
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "socket"])
-def test_what_is_not_a_file_is_left_alone(folder: Path, kind: str) -> None:
+def test_what_is_not_a_file_is_left_alone(folder, kind):
     path = folder / NAME
     if kind == "directory":
         path.mkdir()
@@ -83,7 +82,7 @@ def test_what_is_not_a_file_is_left_alone(folder: Path, kind: str) -> None:
     assert os.path.lexists(path)
 
 
-def test_an_orphan_of_another_release_is_reaped_and_a_live_one_is_not_joined(folder: Path) -> None:
+def test_an_orphan_of_another_release_is_reaped_and_a_live_one_is_not_joined(folder):
     path = folder / NAME
     raw = bytearray(_region_bytes())
     raw[-TRAILER_BYTES + 16] = 99
@@ -97,9 +96,8 @@ def test_an_orphan_of_another_release_is_reaped_and_a_live_one_is_not_joined(fol
 
 
 # --------------------------------------------------------------------------- reaping
-@pytest.mark.clause("EC-10.3")
-@pytest.mark.clause("EC-10.4")
-def test_the_sweep_takes_orphans_only(folder: Path) -> None:
+@pytest.mark.clause("EC-10.3", "EC-10.4")
+def test_the_sweep_takes_orphans_only(folder):
     dead = [open_region(folder, instance_id="dead", dp_rank=rank) for rank in (0, 1)]
     for region in dead:
         region.close(unlink=False)
@@ -119,7 +117,7 @@ def test_the_sweep_takes_orphans_only(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == sorted((foreign.name, other.name))
 
 
-def test_an_orphan_at_the_path_is_replaced_not_joined(folder: Path) -> None:
+def test_an_orphan_at_the_path_is_replaced_not_joined(folder):
     dead = open_region(folder)
     dead.view((0, 1))[0] = 1
     dead.close(unlink=False)
@@ -132,16 +130,14 @@ def test_an_orphan_at_the_path_is_replaced_not_joined(folder: Path) -> None:
         open_region(folder, create=False)
 
 
-def test_an_orphan_of_other_geometry_is_replaced(folder: Path) -> None:
+def test_an_orphan_of_other_geometry_is_replaced(folder):
     open_region(folder, num_blocks=3).close(unlink=False)
     with open_region(folder) as region:
         assert region.num_blocks == BLOCKS
 
 
 @pytest.mark.clause("EC-1.1")
-def test_every_edge_of_the_region_table_is_taken(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_edge_of_the_region_table_is_taken(folder, monkeypatch):
     taken: set[tuple[str, str, str]] = set()
     real = Dispatcher.fire
 

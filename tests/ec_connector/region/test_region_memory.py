@@ -7,9 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +19,8 @@ from ec_connector.region import opening
 from ec_connector.region.errors import RegionError, RegionSpaceError
 from ec_connector.region.memory import allocate, check_space, memory_room, populate
 from ec_connector.region.shared import SharedRegion
-from tests import needs
-from tests.leftovers import shm_folder
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with shm_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True
-    )
-    needs.optional(done.returncode == 0, "needs the right to mount a tmpfs")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def open_region(folder: Path, nbytes: int, **more: Any) -> SharedRegion:
@@ -54,9 +31,7 @@ def open_region(folder: Path, nbytes: int, **more: Any) -> SharedRegion:
 
 # ------------------------------------------------------------------------ space
 @pytest.mark.clause("EC-10.5")
-def test_a_region_larger_than_the_tmpfs_is_refused_before_any_allocation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_region_larger_than_the_tmpfs_is_refused_before_any_allocation(folder, monkeypatch):
     def never(*_: Any) -> None:
         raise AssertionError("something was allocated")
 
@@ -74,7 +49,7 @@ def test_a_region_larger_than_the_tmpfs_is_refused_before_any_allocation(
     assert not list(folder.iterdir())
 
 
-def test_a_full_tmpfs_is_refused(small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_tmpfs_is_refused(small_tmpfs, monkeypatch):
     monkeypatch.setattr(opening, "_SPACE_GRACE_S", 0.0)
     (small_tmpfs / "filler").write_bytes(bytes(5 * MIB))
     with pytest.raises(RegionSpaceError, match="ec_cpu_bytes") as caught:
@@ -85,9 +60,7 @@ def test_a_full_tmpfs_is_refused(small_tmpfs: Path, monkeypatch: pytest.MonkeyPa
         region.buffer[:] = b"\x01" * region.nbytes  # every page can be written
 
 
-def test_a_tmpfs_that_fills_up_during_creation_is_a_typed_error(
-    small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tmpfs_that_fills_up_during_creation_is_a_typed_error(small_tmpfs, monkeypatch):
     monkeypatch.setattr(opening, "check_space", lambda *_: None)
     with pytest.raises(RegionSpaceError, match="ec_cpu_bytes"):
         open_region(small_tmpfs, 16 * MIB)
@@ -96,16 +69,14 @@ def test_a_tmpfs_that_fills_up_during_creation_is_a_typed_error(
 
 
 @pytest.mark.clause("EC-10.5")
-def test_pages_cannot_run_out_after_creation(small_tmpfs: Path) -> None:
+def test_pages_cannot_run_out_after_creation(small_tmpfs):
     with open_region(small_tmpfs, 6 * MIB, prefault=False) as region:
         with pytest.raises(OSError, match="No space left"):
             (small_tmpfs / "filler").write_bytes(bytes(4 * MIB))
         region.buffer[:] = b"\x01" * region.nbytes  # a sparse file would be a SIGBUS here
 
 
-def test_room_that_comes_back_in_time_is_waited_for(
-    small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_that_comes_back_in_time_is_waited_for(small_tmpfs, monkeypatch):
     filler = small_tmpfs / "filler"
     filler.write_bytes(bytes(5 * MIB))
     pauses = []
@@ -120,18 +91,14 @@ def test_room_that_comes_back_in_time_is_waited_for(
     assert len(pauses) == 3
 
 
-def test_what_can_never_fit_is_not_waited_for(
-    small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_never_fit_is_not_waited_for(small_tmpfs, monkeypatch):
     monkeypatch.setattr(region_memory.time, "sleep", lambda _: pytest.fail("waited"))
     with pytest.raises(RegionSpaceError):
         check_space("path", str(small_tmpfs), 9 * MIB, grace_s=60.0)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG])
-def test_errors_of_fallocate_are_space_errors(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_errors_of_fallocate_are_space_errors(folder, monkeypatch, code):
     def fail(*_: Any) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -140,9 +107,7 @@ def test_errors_of_fallocate_are_space_errors(
         allocate(0, "path", str(folder), 1)
 
 
-def test_other_errors_of_fallocate_stay_what_they_are(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_errors_of_fallocate_stay_what_they_are(folder, monkeypatch):
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, "I/O error")
 
@@ -152,16 +117,12 @@ def test_other_errors_of_fallocate_stay_what_they_are(
     assert not list(folder.iterdir())
 
 
-def test_allocation_goes_in_steps_that_a_signal_cannot_undo(folder: Path) -> None:
+def test_allocation_goes_in_steps_that_a_signal_cannot_undo(folder):
     steps: list[tuple[int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "posix_fallocate", lambda _, start, n: steps.append((start, n)))
         allocate(0, "path", str(folder), 40 * MIB + 1)
-    assert steps == [
-        (0, 16 * MIB),
-        (16 * MIB, 16 * MIB),
-        (32 * MIB, 8 * MIB + 1),
-    ]
+    assert steps == [(0, 16 * MIB), (16 * MIB, 16 * MIB), (32 * MIB, 8 * MIB + 1)]
 
 
 # ----------------------------------------------------------------- memory limits
@@ -175,13 +136,13 @@ def _write(root: Path, files: dict[str, str]) -> None:
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable: 4000 kB\nSwapFree: 500 kB\n"
 
 
-def test_memory_room_of_the_host(tmp_path: Path) -> None:
+def test_memory_room_of_the_host(tmp_path):
     _write(tmp_path, {"proc/meminfo": MEMINFO})
     room, what = memory_room(tmp_path / "proc", tmp_path / "cgroup")
     assert (room, what) == (4500 * 1024, "the host's available memory")
 
 
-def test_memory_room_of_a_version_2_group_and_its_parents(tmp_path: Path) -> None:
+def test_memory_room_of_a_version_2_group_and_its_parents(tmp_path):
     _write(
         tmp_path,
         {
@@ -198,7 +159,7 @@ def test_memory_room_of_a_version_2_group_and_its_parents(tmp_path: Path) -> Non
     assert str(tmp_path / "cgroup/pod") in what
 
 
-def test_memory_room_of_a_version_1_group(tmp_path: Path) -> None:
+def test_memory_room_of_a_version_1_group(tmp_path):
     _write(
         tmp_path,
         {
@@ -213,18 +174,18 @@ def test_memory_room_of_a_version_1_group(tmp_path: Path) -> None:
     assert room == 2000000 - 1500
 
 
-def test_memory_room_without_any_information(tmp_path: Path) -> None:
+def test_memory_room_without_any_information(tmp_path):
     room, _ = memory_room(tmp_path / "proc", tmp_path / "cgroup")
     assert room > 1 << 60
 
 
-def test_memory_room_here_is_plausible() -> None:
+def test_memory_room_here_is_plausible():
     room, what = memory_room()
     assert 0 < room <= 1 << 62
     assert what
 
 
-def test_a_memory_limit_is_a_typed_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_limit_is_a_typed_error(folder, monkeypatch):
     monkeypatch.setattr(opening, "_SPACE_GRACE_S", 0.0)
     monkeypatch.setattr(region_memory, "memory_room", lambda: (MIB, "the memory limit of x"))
     with pytest.raises(RegionSpaceError, match=r"ec_cpu_bytes .* the memory limit of x leaves"):
@@ -255,9 +216,7 @@ def resident_kib(address: int) -> int:
 
 @pytest.mark.parametrize("write", [True, False])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_populate_faults_everything_in(
-    mapping: tuple[int, memoryview], write: bool, threads: int
-) -> None:
+def test_populate_faults_everything_in(mapping, write, threads):
     address, view = mapping
     assert resident_kib(address) == 0
     done = populate(address, view, write=write, threads=threads)
@@ -265,31 +224,27 @@ def test_populate_faults_everything_in(
     assert resident_kib(address) == 130 * 1024
 
 
-def test_populate_uses_no_more_threads_than_steps(mapping: tuple[int, memoryview]) -> None:
+def test_populate_uses_no_more_threads_than_steps(mapping):
     address, view = mapping
     assert populate(address, view, write=True, threads=64).threads == 3
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EPERM])
-def test_old_kernels_fall_back_to_touching(
-    mapping: tuple[int, memoryview], monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_old_kernels_fall_back_to_touching(mapping, monkeypatch, code):
     address, view = mapping
     monkeypatch.setattr(region_memory, "_madvise", lambda *_: code)
     assert populate(address, view, write=True, threads=2).method == "touch"
     assert resident_kib(address) == 130 * 1024
 
 
-def test_other_errors_are_raised(
-    mapping: tuple[int, memoryview], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_errors_are_raised(mapping, monkeypatch):
     address, view = mapping
     monkeypatch.setattr(region_memory, "_madvise", lambda *_: errno.ENOMEM)
     with pytest.raises(OSError, match="populate"):
         populate(address, view, write=True)
 
 
-def test_the_kernel_is_asked_again_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_asked_again_after_an_interruption(monkeypatch):
     answers = [(-1, errno.EINTR), (-1, errno.EAGAIN), (0, 0)]
 
     class Libc:
@@ -305,9 +260,7 @@ def test_the_kernel_is_asked_again_after_an_interruption(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("fallback", [False, True])
-def test_populate_never_changes_what_others_write(
-    mapping: tuple[int, memoryview], monkeypatch: pytest.MonkeyPatch, fallback: bool
-) -> None:
+def test_populate_never_changes_what_others_write(mapping, monkeypatch, fallback):
     address, view = mapping
     if fallback:
         monkeypatch.setattr(region_memory, "_madvise", lambda *_: errno.EINVAL)
@@ -328,9 +281,8 @@ def test_populate_never_changes_what_others_write(
     assert all(view[start] == 1 + start // 4096 % 250 for start in range(0, len(view), 4096))
 
 
-def test_a_region_populates_itself(folder: Path) -> None:
+def test_a_region_populates_itself(folder):
     with open_region(folder, 130 * MIB, prefault_threads=2) as first:
-        assert first.populated is not None
         assert first.populated.threads == 2
         assert resident_kib(first.address) == first.header.file_bytes // 1024 - 4
         with open_region(folder, 130 * MIB) as second:
@@ -339,7 +291,7 @@ def test_a_region_populates_itself(folder: Path) -> None:
         assert lazy.populated is None
 
 
-def test_an_error_of_populate_is_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_populate_is_typed(folder, monkeypatch):
     monkeypatch.setattr(region_memory, "_madvise", lambda *_: errno.EFAULT)
     with pytest.raises(RegionError, match="lower ec_cpu_bytes or free memory"):
         open_region(folder, MIB)

@@ -6,25 +6,20 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ec_connector.region import file as region_file
 from ec_connector.region import opening
-from ec_connector.region.errors import (
-    RegionBusyError,
-    RegionError,
-    RegionMissingError,
-)
+from ec_connector.region.errors import RegionBusyError, RegionError, RegionMissingError
 from ec_connector.region.shared import SharedRegion, reap_orphans
 from tests import needs
 from tests.ec_connector.region.region_driver import NAME, open_region
 
 
 # --------------------------------------------------------------------------- joining
-def test_the_second_opening_joins_the_first(folder: Path) -> None:
+def test_the_second_opening_joins_the_first(folder):
     with open_region(folder) as first, open_region(folder) as second:
         assert (first.created, second.created) == (True, False)
         assert second.header == first.header
@@ -32,26 +27,26 @@ def test_the_second_opening_joins_the_first(folder: Path) -> None:
         assert second.view((1, 1))[0] == 77
 
 
-def test_insisting_on_creating_does_not_join(folder: Path) -> None:
+def test_insisting_on_creating_does_not_join(folder):
     with open_region(folder), pytest.raises(RegionBusyError, match="exists already") as caught:
         open_region(folder, create=True)
     assert f"pids: {os.getpid()}" in str(caught.value)
 
 
-def test_insisting_on_joining_does_not_create(folder: Path) -> None:
+def test_insisting_on_joining_does_not_create(folder):
     with pytest.raises(RegionMissingError, match="nobody created"):
         open_region(folder, create=False)
     assert not list(folder.iterdir())
 
 
-def test_another_geometry_is_not_joined(folder: Path) -> None:
+def test_another_geometry_is_not_joined(folder):
     with open_region(folder) as first:
         with pytest.raises(RegionBusyError, match=r"7 blocks of 5120 bytes, wanted 8 of 5120"):
             open_region(folder, num_blocks=8)
         assert os.path.exists(first.path)
 
 
-def test_processes_of_one_start_find_each_other_by_nonce(folder: Path) -> None:
+def test_processes_of_one_start_find_each_other_by_nonce(folder):
     nonce = bytes(range(16))
     with open_region(folder, nonce=nonce) as first:
         with open_region(folder, nonce=nonce) as second:
@@ -61,7 +56,7 @@ def test_processes_of_one_start_find_each_other_by_nonce(folder: Path) -> None:
         assert os.path.exists(first.path)
 
 
-def test_instances_and_ranks_do_not_share(folder: Path) -> None:
+def test_instances_and_ranks_do_not_share(folder):
     with (
         open_region(folder) as a,
         open_region(folder, dp_rank=1) as b,
@@ -72,14 +67,14 @@ def test_instances_and_ranks_do_not_share(folder: Path) -> None:
         assert c.created
 
 
-def test_a_file_under_the_name_of_another_region_is_not_joined(folder: Path) -> None:
+def test_a_file_under_the_name_of_another_region_is_not_joined(folder):
     with open_region(folder, instance_id="other") as other:
         os.link(other.path, folder / NAME)
         with pytest.raises(RegionBusyError, match="calls itself 'other' dp0"):
             open_region(folder)
 
 
-def test_root_does_not_join_the_region_of_another_user_but_reaps_its_orphan(folder: Path) -> None:
+def test_root_does_not_join_the_region_of_another_user_but_reaps_its_orphan(folder):
     needs.optional(os.geteuid() == 0, "needs the right to give a file away")
     first = open_region(folder)
     os.chown(first.path, 65534, 65534)
@@ -90,7 +85,7 @@ def test_root_does_not_join_the_region_of_another_user_but_reaps_its_orphan(fold
         assert second.created
 
 
-def test_a_draining_region_is_not_joined(folder: Path) -> None:
+def test_a_draining_region_is_not_joined(folder):
     with open_region(folder) as first:
         first.drain()
         assert first.state == "draining"
@@ -99,9 +94,7 @@ def test_a_draining_region_is_not_joined(folder: Path) -> None:
         first.drain()  # again: nothing to do
 
 
-def test_a_drain_between_look_and_lock_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_between_look_and_lock_is_noticed(folder, monkeypatch):
     with open_region(folder) as first:
         real = region_file.try_lock
 
@@ -115,9 +108,7 @@ def test_a_drain_between_look_and_lock_is_noticed(
             open_region(folder)
 
 
-def test_an_unlink_between_look_and_lock_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unlink_between_look_and_lock_is_noticed(folder, monkeypatch):
     first = open_region(folder)
     inode = os.stat(first.path).st_ino
     real = region_file.try_lock
@@ -141,7 +132,7 @@ def no_tmpfile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_tmpfile")
-def test_named_temporaries_work_and_leave_nothing(folder: Path) -> None:
+def test_named_temporaries_work_and_leave_nothing(folder):
     seen: list[str] = []
     real = region_file.allocate
 
@@ -162,9 +153,7 @@ def test_named_temporaries_work_and_leave_nothing(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_tmpfile")
-def test_a_sweep_that_takes_a_fresh_temporary_is_survived(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_that_takes_a_fresh_temporary_is_survived(folder, monkeypatch):
     real = region_file.try_lock
     swept: list[tuple[str, ...]] = []
 
@@ -181,7 +170,7 @@ def test_a_sweep_that_takes_a_fresh_temporary_is_survived(
 
 
 @pytest.mark.usefixtures("no_tmpfile")
-def test_errors_drop_the_temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_drop_the_temporary(folder, monkeypatch):
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -192,9 +181,7 @@ def test_errors_drop_the_temporary(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("code", region_file._NO_TMPFILE)
-def test_o_tmpfile_refused_by_the_file_system(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_o_tmpfile_refused_by_the_file_system(folder, monkeypatch, code):
     real = os.open
 
     def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -207,9 +194,7 @@ def test_o_tmpfile_refused_by_the_file_system(
         assert region.created
 
 
-def test_without_abstract_sockets_the_name_still_decides(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_abstract_sockets_the_name_still_decides(folder, monkeypatch):
     class Refused(socket.socket):
         def bind(self, *_: Any) -> None:
             raise PermissionError(1, "no")
@@ -220,7 +205,7 @@ def test_without_abstract_sockets_the_name_still_decides(
         assert not second.created
 
 
-def test_a_creator_that_takes_for_ever_is_named(folder: Path) -> None:
+def test_a_creator_that_takes_for_ever_is_named(folder):
     with region_file.Directory(str(folder)) as directory:
         with region_file.creation_turn(directory, NAME) as ours:
             assert ours
@@ -230,9 +215,7 @@ def test_a_creator_that_takes_for_ever_is_named(folder: Path) -> None:
             assert region.created
 
 
-def test_losing_the_name_at_the_last_moment_joins_the_winner(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losing_the_name_at_the_last_moment_joins_the_winner(folder, monkeypatch):
     real = region_file._link
     winners: list[SharedRegion] = []
 

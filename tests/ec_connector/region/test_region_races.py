@@ -3,56 +3,29 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ec_connector.region.shared import reap_orphans
-from tests import needs
 from tests.ec_connector.region.region_driver import (
     GEOMETRY,
     NAME,
-    Child,
-    eventually,
-    guards_of,
+    gone,
     names_in,
     no_guard,
+    nothing_left,
 )
+from tests.world.processes import eventually
 
 pytestmark = [pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def room_for_one(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs in which one region fits and two do not."""
-    path = tmp_path / "small"
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True
-    )
-    needs.optional(done.returncode == 0, "needs the right to mount a tmpfs")
-    yield path
-    for pid in guards_of(path):
-        os.kill(pid, signal.SIGKILL)
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 BIG: dict[str, Any] = {"num_blocks": 1200, "block_size_bytes": 4096}  # 4.7 of 8 MiB
 
 
-def gone(folder: Path) -> bool:
-    return not names_in(folder)
-
-
 # ----------------------------------------------------------------------------- races
-def test_concurrent_creators_make_exactly_one_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_concurrent_creators_make_exactly_one_region(folder, spawn):
     crowd = [spawn() for _ in range(6)]
     for _ in range(8):
         for child in crowd:
@@ -66,20 +39,16 @@ def test_concurrent_creators_make_exactly_one_region(
     assert eventually(lambda: no_guard(folder))
 
 
-def test_concurrent_creators_need_the_memory_once(
-    room_for_one: Path, spawn: Callable[[], Child]
-) -> None:
+def test_concurrent_creators_need_the_memory_once(small_tmpfs, spawn):
     crowd = [spawn() for _ in range(5)]
     for child in crowd:
-        child.send("open", directory=str(room_for_one), **{**GEOMETRY, **BIG})
+        child.send("open", directory=str(small_tmpfs), **{**GEOMETRY, **BIG})
     answers = [child.answer() for child in crowd]
     assert [answer.get("created") for answer in answers].count(True) == 1, answers
     assert [answer.get("created") for answer in answers].count(False) == 4, answers
 
 
-def test_a_creator_killed_in_its_turn_lets_the_next_one_create(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_creator_killed_in_its_turn_lets_the_next_one_create(folder, spawn):
     first, second = spawn(), spawn()
     first.open_until("allocated", folder)
     second.send("open", directory=str(folder), **GEOMETRY)
@@ -88,9 +57,7 @@ def test_a_creator_killed_in_its_turn_lets_the_next_one_create(
 
 
 @pytest.mark.clause("EC-10.3")
-def test_reaping_races_joining_without_losing_a_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_reaping_races_joining_without_losing_a_region(folder, spawn):
     users = [spawn() for _ in range(3)]
     reaper = spawn()
     common: dict[str, Any] = {"directory": str(folder), "seconds": 6.0}
@@ -107,23 +74,18 @@ def test_reaping_races_joining_without_losing_a_region(
     assert gone(folder)
 
 
-def test_guards_race_joining_without_losing_a_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_guards_race_joining_without_losing_a_region(folder, spawn):
     users = [spawn() for _ in range(3)]
     for user in users:
         user.send("hold_loop", directory=str(folder), seconds=6.0, prefault=False, **GEOMETRY)
     results = [user.answer() for user in users]
     assert all(result["lost"] == 0 for result in results), results
     assert sum(result["created"] for result in results) > 10, results
-    assert eventually(lambda: gone(folder))
-    assert eventually(lambda: no_guard(folder))
+    assert nothing_left(folder)
 
 
 # -------------------------------------------------------------------------- restarts
-def test_restart_with_the_same_id_waits_for_the_old_processes(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_restart_with_the_same_id_waits_for_the_old_processes(folder, spawn):
     old_scheduler, old_worker, new = spawn(), spawn(), spawn()
     old = old_scheduler.open(folder)
     old_worker.open(folder)
@@ -139,9 +101,7 @@ def test_restart_with_the_same_id_waits_for_the_old_processes(
     assert names_in(folder) == [NAME]
 
 
-def test_a_worker_of_the_new_start_does_not_join_the_old_region(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_worker_of_the_new_start_does_not_join_the_old_region(folder, spawn):
     old_nonce, new_nonce = "aa" * 16, "bb" * 16
     old_worker, new_worker, new_scheduler = spawn(), spawn(), spawn()
     old_worker.open(folder, nonce=old_nonce)
@@ -155,9 +115,7 @@ def test_a_worker_of_the_new_start_does_not_join_the_old_region(
     assert new_worker.call("read", block=0) == {"value": 0}
 
 
-def test_restart_while_the_old_instance_shuts_down(
-    folder: Path, spawn: Callable[[], Child]
-) -> None:
+def test_restart_while_the_old_instance_shuts_down(folder, spawn):
     old, new = spawn(), spawn()
     old.open(folder)
     old.call("drain")
@@ -167,34 +125,28 @@ def test_restart_while_the_old_instance_shuts_down(
 
 
 @pytest.mark.parametrize("guard", [True, False])
-def test_restart_after_sigkill_where_one_region_fits(
-    room_for_one: Path, spawn: Callable[[], Child], guard: bool
-) -> None:
+def test_restart_after_sigkill_where_one_region_fits(small_tmpfs, spawn, guard):
     for turn in range(4):
         child = spawn()
         # the same id, then another one: both find the room that the dead one took
-        answer = child.open(room_for_one, **BIG, guard=guard, instance_id=f"t{turn // 2}")
+        answer = child.open(small_tmpfs, **BIG, guard=guard, instance_id=f"t{turn // 2}")
         assert answer.get("created"), answer
         child.kill()
 
 
-def test_restart_at_once_after_an_ordinary_stop_where_one_region_fits(
-    room_for_one: Path, spawn: Callable[[], Child]
-) -> None:
+def test_restart_at_once_after_an_ordinary_stop_where_one_region_fits(small_tmpfs, spawn):
     child = spawn()
     for _ in range(4):
-        assert child.open(room_for_one, **BIG)["created"]
+        assert child.open(small_tmpfs, **BIG)["created"]
         child.call("close", unlink=True)
-    assert gone(room_for_one)
+    assert gone(small_tmpfs)
 
 
-def test_a_live_region_in_the_way_is_an_error_that_names_the_numbers(
-    room_for_one: Path, spawn: Callable[[], Child]
-) -> None:
+def test_a_live_region_in_the_way_is_an_error_that_names_the_numbers(small_tmpfs, spawn):
     first, second = spawn(), spawn()
-    first.open(room_for_one, **BIG)
-    answer = second.open(room_for_one, **BIG, instance_id="another")
+    first.open(small_tmpfs, **BIG)
+    answer = second.open(small_tmpfs, **BIG, instance_id="another")
     assert answer["error"] == "RegionSpaceError"
     assert "ec_cpu_bytes" in answer["message"]
-    assert names_in(room_for_one) == [NAME]
+    assert names_in(small_tmpfs) == [NAME]
     first.call("write", block=1199, value=1)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from ec_protocol.errors import LocalProtocolError
-from tests.ec_connector.vllm import fake_vllm
-from tests.ec_connector.vllm.fake_vllm import Role, request
 from tests.needs import needs
+from tests.world import vllm as fake_vllm
+from tests.world.vllm import Role, request
 
 needs("prometheus_client")
 

@@ -14,11 +14,7 @@ import pytest
 from tests.e2e.server import CPU_ENV, ROOT
 from tests.recording import trace_file
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(1200),
-    pytest.mark.vllm,
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.vllm]
 
 
 def run(*arguments: str, **env: str) -> str:

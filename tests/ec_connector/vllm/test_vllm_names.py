@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,12 @@ COUNTED = ["renderer0-mm-0-image-0", "adapter:renderer0-mm-25-audio-0"]
 
 @pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("names", [Names(), Names(counting=True), Names(known_release=False)])
-def test_a_counted_name_is_never_used(name: str, names: Names) -> None:
+def test_a_counted_name_is_never_used(name, names):
     """Also on a server that hashes: another one may have counted it."""
     assert not names.follows_content(name, {name: {}})
 
 
-def test_other_names_are_used_where_the_host_hashes() -> None:
+def test_other_names_are_used_where_the_host_hashes():
     for name in (HASH, "catalogue-25", ""):
         assert Names().follows_content(name, None)
 
@@ -46,9 +45,7 @@ def test_other_names_are_used_where_the_host_hashes() -> None:
         ("catalogue-25", {"catalogue-25": {}}, False, True),
     ],
 )
-def test_where_the_host_counts_only_what_can_be_told_is_used(
-    name: str, params: Any, known: bool, used: bool
-) -> None:
+def test_where_the_host_counts_only_what_can_be_told_is_used(name, params, known, used):
     names = Names(counting=True, known_release=known)
     assert names.follows_content(name, params) is used
 
@@ -57,9 +54,7 @@ def test_where_the_host_counts_only_what_can_be_told_is_used(
     ("cache_gb", "prefix", "counting"),
     [(0, False, True), (0.0, False, True), (4, False, False), (0, True, False), (4, True, False)],
 )
-def test_the_host_counts_with_both_caches_off(
-    cache_gb: float, prefix: bool, counting: bool
-) -> None:
+def test_the_host_counts_with_both_caches_off(cache_gb, prefix, counting):
     config = SimpleNamespace(
         model_config=SimpleNamespace(
             multimodal_config=SimpleNamespace(mm_processor_cache_gb=cache_gb)
@@ -71,11 +66,11 @@ def test_the_host_counts_with_both_caches_off(
     assert not read_names(config, "0.320").known_release
 
 
-def test_a_configuration_that_cannot_be_read_is_not_trusted() -> None:
+def test_a_configuration_that_cannot_be_read_is_not_trusted():
     assert read_names(SimpleNamespace(model_config=None), "0.33.1") == Names(counting=True)
 
 
-def test_the_log_says_which_flag_to_change(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_which_flag_to_change(caplog):
     Names().warn()
     assert caplog.records == []
     Names(counting=True).warn()
@@ -85,7 +80,7 @@ def test_the_log_says_which_flag_to_change(caplog: pytest.LogCaptureFixture) -> 
         assert flag in record.message
 
 
-def test_items_of_a_request_are_judged_with_its_parameters() -> None:
+def test_items_of_a_request_are_judged_with_its_parameters():
     grid = {"pixel_values": 1}
     features = [feature(name, grid) for name in (HASH, "catalogue-25", COUNTED[0])]
     asked = request(*features)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer as the engine thread sees it: fetches, waiters, budget, shutdown."""
+"""The consumer as the engine thread sees it: fetches, waiters, budget."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from ec_protocol.errors import LocalProtocolError
 from ec_protocol.p2p import attempts
-from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.p2p.commands import (
-    AbandonRead,
     ClosePeer,
     ForgetRead,
     OpenPeer,
@@ -19,7 +17,7 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from tests.ec_protocol.world import BLOCK, COMPAT, PRODUCER, START, World
+from tests.world.core import BLOCK, COMPAT, PRODUCER, START, World
 
 N = 100  # bytes of an encoding: two blocks
 
@@ -45,9 +43,20 @@ def state_of(world: World, mm_hash: str = "h") -> str | None:
     return entry.state if entry is not None else None
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
+def around(moment: float) -> list[Any]:
+    """Just before, at, and just after; each as a parameter of a test."""
+    return [
+        pytest.param(math.nextafter(moment, 0.0), id="before"),
+        pytest.param(moment, id="at"),
+        pytest.param(math.nextafter(moment, math.inf), id="after"),
+    ]
+
+
+def test_helpers_bring_attempts_where_they_say(world: World) -> None:
+    granted(world, "a")
+    reading(world, "b")
+    states = [a.state for a in world.reads.attempts._attempts.values()]
+    assert states == ["granted", "reading"]
 
 
 # ------------------------------------------------------------- the usual course
@@ -105,24 +114,12 @@ def test_what_the_producer_is_asked(world: World) -> None:
     assert (request.connector_version, request.incarnation) == (2, "c1")
 
 
-def test_a_connection_is_opened_once(world: World) -> None:
+def test_a_connection_is_opened_once_and_each_attempt_has_its_session(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)
-    kinds = [type(command) for command in world.pump()]
-    assert kinds == [OpenPeer, SendReq, SendReq, SendReq]
-
-
-def test_attempts_have_ids_and_sessions_of_their_own(world: World) -> None:
-    for name in ("a", "b"):
-        world.fetch(name, N)
-    sent = [c.req.session_id for c in world.pump() if isinstance(c, SendReq)]
-    assert sent == ["c1.1", "c1.2"]
-
-
-@pytest.mark.parametrize("session", ["", "a:b", "x" * 65])
-def test_a_session_that_could_not_be_told_apart_is_refused(world: World, session: str) -> None:
-    with pytest.raises(LocalProtocolError, match="1 to 64 characters, no colon"):
-        Attempts(world.tier, timing=world.timing, compat_hash=COMPAT, session=session)
+    opened, *asked = world.pump()
+    assert opened == OpenPeer(PRODUCER)
+    assert [command.req.session_id for command in asked] == ["c1.1", "c1.2", "c1.3"]
 
 
 # --------------------------------------------------------------------- waiters
@@ -198,8 +195,7 @@ def test_leaving_without_waiting_is_nothing(world: World) -> None:
     assert world.pump() == []
 
 
-@pytest.mark.clause("EC-3.5")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-3.5", "EC-7.3")
 def test_a_fetched_encoding_is_held_for_a_bounded_time(world: World) -> None:
     world.finish(reading(world))
     end = world.now + world.timing.fetched_hold_s
@@ -292,8 +288,7 @@ def test_no_request_waits_beyond_its_budget(world: World) -> None:
     world.check()
 
 
-@pytest.mark.clause("EC-5.9")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-5.9", "EC-7.3")
 def test_at_its_deadline_a_waiter_fails_whatever_the_attempt_does(world: World) -> None:
     attempt = reading(world)
     deadline = START + world.timing.fetch_budget_s
@@ -360,41 +355,7 @@ def test_an_attempt_that_does_not_fit_into_the_budget_is_not_made(world: World) 
     world.check()
 
 
-# -------------------------------------------------------------------- shutdown
-def test_shutdown_leaves_nobody_waiting_and_no_block_behind(world: World) -> None:
-    """One attempt in each state; only the posted READ stays, quarantined."""
-    posted = reading(world, "posted")
-    granted(world, "granted")
-    world.producer.tier.alloc("between", N)
-    world.fetch("between", N)
-    world.exchange()
-    world.fetch("requested", N)
-    world.pump()
-    world.commands.clear()
-    world.reads.shutdown(world.now)
-    world.pump()
-    for name in ("posted", "granted", "between", "requested"):
-        assert world.fetch(name, N) == "failed"
-    assert [type(c) for c in world.commands] == [ClosePeer, AbandonRead]
-    assert (world.tier.free_blocks, world.tier.quarantined_blocks) == (14, 2)
-    assert (
-        world.reads.attempts.quarantined,
-        world.reads.idle,
-        world.reads.attempts.active_reads,
-    ) == (1, False, 0)
-    world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
-    assert (world.tier.free_blocks, world.reads.idle) == (16, True)
-    assert world.reads.attempts.peers.all() == []
-    world.reads.shutdown(world.now)
-    world.check()
-
-
-def test_shutdown_of_nothing_is_nothing(world: World) -> None:
-    world.reads.shutdown(world.now)
-    assert world.pump() == []
-    assert world.reads.next_deadline() is None
-
-
+# --------------------------------------------------- what the data plane says too late
 @pytest.mark.parametrize("call", ["post_read", "post_failed", "read_done", "read_error"])
 def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: str) -> None:
     """Their outcome crossed with an abort or a shutdown: nothing happens."""

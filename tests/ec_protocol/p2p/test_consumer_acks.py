@@ -13,8 +13,11 @@ from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import ReleaseGrant, SendReq
 from ec_protocol.p2p.wire import XferAck, XferStatus
 from ec_protocol.tables.timing import Timing
-from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import PRODUCER, START, World
+from tests.ec_protocol.p2p.test_consumer import N, around, state_of
+from tests.world.core import PRODUCER, START, World
+
+#: From then on an ack is worth nothing: fence less min_read_s.
+CLOSED = START + 30.0 - 0.5 - 0.25
 
 
 @pytest.fixture
@@ -45,8 +48,7 @@ def nack(status: int, **changes: Any) -> XferAck:
 
 
 # ------------------------------------------------------------------- each status
-@pytest.mark.clause("EC-8.5")
-@pytest.mark.clause("EC-5.9")
+@pytest.mark.clause("EC-8.5", "EC-5.9")
 @pytest.mark.parametrize("status", [1, 2, 4, 6, 7, 255])
 def test_a_refusal_falls_back_at_once(world: World, status: int) -> None:
     """Also one that we do not know."""
@@ -57,11 +59,9 @@ def test_a_refusal_falls_back_at_once(world: World, status: int) -> None:
     world.check()
 
 
-@pytest.mark.clause("EC-5.8")
-@pytest.mark.clause("EC-8.5")
+@pytest.mark.clause("EC-5.8", "EC-8.5")
 def test_not_ready_is_asked_again_with_the_same_blocks(world: World) -> None:
     entry = world.tier.get("h")
-    assert entry is not None
     extents = entry.extents
     request = b""
     for attempt in range(1, 6):
@@ -149,8 +149,7 @@ def test_attempts_already_under_way_fall_back_each_for_itself(world: World) -> N
 
 
 # ------------------------------------------------------------------- unusable OKs
-@pytest.mark.clause("EC-8.3")
-@pytest.mark.clause("EC-9.3")
+@pytest.mark.clause("EC-8.3", "EC-9.3")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -182,23 +181,11 @@ def test_an_ok_that_contradicts_the_request_is_refused(
 
 
 # --------------------------------------------------------------- the fence at ack
-def leases() -> list[Any]:
-    """The moment from which an ack is worth nothing: fence less min_read_s."""
-    closed = START + 30.0 - 0.5 - 0.25
-    return [
-        pytest.param(math.nextafter(closed, 0.0), True, id="before"),
-        pytest.param(closed, False, id="at"),
-        pytest.param(math.nextafter(closed, math.inf), False, id="after"),
-    ]
-
-
-@pytest.mark.clause("EC-5.1")
-@pytest.mark.clause("EC-5.2")
-@pytest.mark.parametrize(("now", "usable"), leases())
-def test_the_fence_is_checked_when_the_ack_is_handled(
-    world: World, now: float, usable: bool
-) -> None:
+@pytest.mark.clause("EC-5.1", "EC-5.2")
+@pytest.mark.parametrize("now", around(CLOSED))
+def test_the_fence_is_checked_when_the_ack_is_handled(world: World, now: float) -> None:
     """Counted from sending: the ack itself was made just now, with its full lease."""
+    usable = now < CLOSED
     world.timing = world.reads.timing = Timing(fetch_budget_s=100.0)
     world.now = now
     ack = answer(world)
@@ -302,8 +289,7 @@ def test_an_ack_for_an_attempt_that_is_not_is_stale(world: World, number: str) -
     assert world.fetch("h", N) == "pending"
 
 
-@pytest.mark.clause("EC-5.6")
-@pytest.mark.clause("EC-5.11")
+@pytest.mark.clause("EC-5.6", "EC-5.11")
 def test_a_stale_ok_releases_its_grant(world: World) -> None:
     """The attempt timed out; its grant would pin the producer for a lease."""
     ack = answer(world)
@@ -373,8 +359,7 @@ def test_an_ack_without_an_attempt_id_is_named_by_its_session(world: World) -> N
 
 
 # -------------------------------------------------------------------- ack timeout
-@pytest.mark.clause("EC-5.9")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-5.9", "EC-7.3")
 def test_the_ack_timeout_runs_out_at_its_bound(world: World) -> None:
     end = START + world.timing.ack_timeout_s
     assert world.reads.next_deadline() == end
@@ -401,11 +386,3 @@ def test_a_lost_ack_costs_the_ack_timeout_only(world: World) -> None:
     world.tick(world.timing.lease_s)
     assert world.producer.grants.open_grants == 0
     world.check()
-
-
-def test_helpers_bring_attempts_where_they_say() -> None:
-    world = World()
-    granted(world, "a")
-    reading(world, "b")
-    states = [a.state for a in world.reads.attempts._attempts.values()]
-    assert states == ["granted", "reading"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer and its peers: losses, old producers, idle connections."""
+"""The consumer and its peers: losses, old producers, idle connections, the end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import msgspec
 import pytest
 
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
+from ec_protocol.p2p.commands import AbandonRead, ClosePeer, OpenPeer, PrepareRead, SendReq
 from ec_protocol.p2p.peers import IDLE_TTLS, MAX_PEERS
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import BLOCK, PRODUCER, START, World, content
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+from tests.ec_protocol.p2p.test_wire import OldAck
+from tests.world.core import BLOCK, PRODUCER, START, World, content
 
 
 # ------------------------------------------------------------------------- losses
@@ -40,8 +36,7 @@ def test_a_lost_peer_fails_what_is_not_posted_and_quarantines_what_is(world: Wor
     world.check()
 
 
-@pytest.mark.clause("EC-9.4")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-9.4", "EC-7.3")
 def test_a_lost_address_costs_requests_nothing_for_a_while(world: World) -> None:
     world.producer.save("h", N)
     world.fetch("h", N)
@@ -116,17 +111,6 @@ def test_a_connection_after_a_loss_is_a_fresh_one(world: World) -> None:
 
 
 # ------------------------------------------------------------------ old producers
-class OldAck(msgspec.Struct, tag="ack", omit_defaults=True):
-    """An ack of a producer that knows neither attempts nor extents nor leases."""
-
-    mm_hash: str
-    status: int
-    session_id: str = ""
-    src_block_indices: list[int] = []
-    agent_metadata: bytes = b""
-    mem_descriptor: bytes = b""
-
-
 def old_answer(world: World) -> bytes:
     """As an old producer answers the request under way from the same region."""
     request = wire.decode_request([b"", world.requests.pop(0)])
@@ -147,8 +131,7 @@ def old_answer(world: World) -> bytes:
     return msgspec.msgpack.encode(ack)
 
 
-@pytest.mark.clause("EC-8.7")
-@pytest.mark.clause("EC-5.1")
+@pytest.mark.clause("EC-8.7", "EC-5.1")
 def test_an_old_producer_is_read_under_the_fence_of_our_own_configuration(world: World) -> None:
     world.producer.save("h", N)
     world.fetch("h", N)
@@ -343,3 +326,38 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
     assert closed == [("host-7", 5601), ("host-3", 5601)], "by when they were asked last"
     assert len(reads.attempts.peers.usable()) == MAX_PEERS
     world.check()
+
+
+# -------------------------------------------------------------------- shutdown
+def test_shutdown_leaves_nobody_waiting_and_no_block_behind(world: World) -> None:
+    """One attempt in each state; only the posted READ stays, quarantined."""
+    posted = reading(world, "posted")
+    granted(world, "granted")
+    world.producer.tier.alloc("between", N)
+    world.fetch("between", N)
+    world.exchange()
+    world.fetch("requested", N)
+    world.pump()
+    world.commands.clear()
+    world.reads.shutdown(world.now)
+    world.pump()
+    for name in ("posted", "granted", "between", "requested"):
+        assert world.fetch(name, N) == "failed"
+    assert [type(c) for c in world.commands] == [ClosePeer, AbandonRead]
+    assert (world.tier.free_blocks, world.tier.quarantined_blocks) == (14, 2)
+    assert (
+        world.reads.attempts.quarantined,
+        world.reads.idle,
+        world.reads.attempts.active_reads,
+    ) == (1, False, 0)
+    world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
+    assert (world.tier.free_blocks, world.reads.idle) == (16, True)
+    assert world.reads.attempts.peers.all() == []
+    world.reads.shutdown(world.now)
+    world.check()
+
+
+def test_shutdown_of_nothing_is_nothing(world: World) -> None:
+    world.reads.shutdown(world.now)
+    assert world.pump() == []
+    assert world.reads.next_deadline() is None

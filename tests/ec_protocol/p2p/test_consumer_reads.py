@@ -4,26 +4,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
 from ec_protocol.p2p.commands import AbandonRead, ForgetRead, ReleaseGrant
 from ec_protocol.tables.timing import Timing
-from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import PRODUCER, START, World
+from tests.ec_protocol.p2p.test_consumer import N, around, granted, reading, state_of
+from tests.world.core import PRODUCER, START, World
 
 FENCE = START + 30.0 - 0.5
 #: Timers under which neither the budget nor the read timeout is in the way of the fence.
 ROOMY = Timing(fetch_budget_s=1000.0)
-
-
-def around(moment: float) -> list[Any]:
-    return [
-        pytest.param(math.nextafter(moment, 0.0), id="before"),
-        pytest.param(moment, id="at"),
-        pytest.param(math.nextafter(moment, math.inf), id="after"),
-    ]
 
 
 # --------------------------------------------------------------- the fence at posting
@@ -46,16 +37,14 @@ def test_a_read_is_posted_only_with_time_left_before_the_fence(now: float) -> No
     world.check()
 
 
-def test_a_read_is_posted_once() -> None:
-    world = World()
+def test_a_read_is_posted_once(world: World) -> None:
     attempt = reading(world)
     assert not world.reads.post_read(attempt, world.now)
     assert world.reads.attempts.active_reads == 1
 
 
 @pytest.mark.clause("EC-5.11")
-def test_a_read_that_cannot_be_prepared_falls_back_and_releases_its_grant() -> None:
-    world = World()
+def test_a_read_that_cannot_be_prepared_falls_back_and_releases_its_grant(world: World) -> None:
     attempt = granted(world)
     world.reads.post_failed(attempt, world.now)
     commands = world.pump()
@@ -116,8 +105,7 @@ def test_a_late_read_that_nobody_waits_for_is_not_tried_again() -> None:
     world.check()
 
 
-def test_a_late_read_without_budget_falls_back() -> None:
-    world = World()
+def test_a_late_read_without_budget_falls_back(world: World) -> None:
     attempt = reading(world)
     world.advance(29.75)
     world.reads.read_done(attempt, world.now)
@@ -127,8 +115,7 @@ def test_a_late_read_without_budget_falls_back() -> None:
     world.check()
 
 
-def test_done_is_seen_once() -> None:
-    world = World()
+def test_done_is_seen_once(world: World) -> None:
     attempt = reading(world)
     world.finish(attempt)
     world.reads.read_done(attempt, world.now)
@@ -154,11 +141,9 @@ def lose(world: World, attempt: int, how: str) -> None:
 LOSSES = ["error", "timeout", "peer", "shutdown"]
 
 
-@pytest.mark.clause("EC-6.1")
-@pytest.mark.clause("EC-6.4")
+@pytest.mark.clause("EC-6.1", "EC-6.4")
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_lost_read_is_quarantined_and_the_request_falls_back(how: str) -> None:
-    world = World()
+def test_a_lost_read_is_quarantined_and_the_request_falls_back(world: World, how: str) -> None:
     attempt = reading(world)
     world.commands.clear()
     lose(world, attempt, how)
@@ -171,12 +156,12 @@ def test_a_lost_read_is_quarantined_and_the_request_falls_back(how: str) -> None
     world.check()
 
 
-@pytest.mark.clause("EC-6.2")
-@pytest.mark.clause("EC-6.5")
+@pytest.mark.clause("EC-6.2", "EC-6.5")
 @pytest.mark.parametrize("how", LOSSES)
 @pytest.mark.parametrize("proof", ["done", "completed", "aborted", "endpoint_closed"])
-def test_a_proof_frees_the_blocks_and_never_promotes_the_bytes(how: str, proof: str) -> None:
-    world = World()
+def test_a_proof_frees_the_blocks_and_never_promotes_the_bytes(
+    world: World, how: str, proof: str
+) -> None:
     attempt = reading(world)
     lose(world, attempt, how)
     world.move_bytes(attempt)
@@ -194,8 +179,7 @@ def test_a_proof_frees_the_blocks_and_never_promotes_the_bytes(how: str, proof: 
     world.check()
 
 
-def test_an_error_of_a_quarantined_read_is_no_proof() -> None:
-    world = World()
+def test_an_error_of_a_quarantined_read_is_no_proof(world: World) -> None:
     attempt = reading(world)
     lose(world, attempt, "timeout")
     world.reads.read_error(attempt, world.now)
@@ -204,8 +188,7 @@ def test_an_error_of_a_quarantined_read_is_no_proof() -> None:
 
 
 @pytest.mark.clause("EC-6.2")
-def test_the_death_of_the_peer_is_no_proof() -> None:
-    world = World()
+def test_the_death_of_the_peer_is_no_proof(world: World) -> None:
     attempt = reading(world)
     lose(world, attempt, "timeout")
     world.reads.peer_lost(PRODUCER, world.now)
@@ -217,8 +200,7 @@ def test_the_death_of_the_peer_is_no_proof() -> None:
 
 
 @pytest.mark.clause("EC-6.1")
-def test_the_name_can_be_fetched_again_beside_its_quarantined_blocks() -> None:
-    world = World()
+def test_the_name_can_be_fetched_again_beside_its_quarantined_blocks(world: World) -> None:
     first = reading(world)
     lose(world, first, "error")
     second = reading(world, waiter="request-2")
@@ -234,8 +216,7 @@ def test_the_name_can_be_fetched_again_beside_its_quarantined_blocks() -> None:
 
 # ------------------------------------------------------------------- timers of READs
 @pytest.mark.clause("EC-7.3")
-def test_the_read_timeout_runs_out_at_its_bound() -> None:
-    world = World()
+def test_the_read_timeout_runs_out_at_its_bound(world: World) -> None:
     world.producer.save("h", N)
     world.fetch("h", N)
     world.exchange()
@@ -250,10 +231,8 @@ def test_the_read_timeout_runs_out_at_its_bound() -> None:
     assert world.reads.counters["read_timeouts"] == 1
 
 
-@pytest.mark.clause("EC-6.3")
-@pytest.mark.clause("EC-7.3")
-def test_quarantine_ends_in_retirement_at_its_bound() -> None:
-    world = World()
+@pytest.mark.clause("EC-6.3", "EC-7.3")
+def test_quarantine_ends_in_retirement_at_its_bound(world: World) -> None:
     attempt = reading(world)
     lose(world, attempt, "timeout")
     end = world.now + world.timing.quarantine_s
@@ -269,8 +248,7 @@ def test_quarantine_ends_in_retirement_at_its_bound() -> None:
 
 @pytest.mark.clause("EC-6.3")
 @pytest.mark.parametrize("how", ["done", "dma_ended"])
-def test_a_proof_after_retirement_puts_the_blocks_back(how: str) -> None:
-    world = World()
+def test_a_proof_after_retirement_puts_the_blocks_back(world: World, how: str) -> None:
     attempt = reading(world)
     lose(world, attempt, "timeout")
     world.tick(world.timing.quarantine_s)
@@ -306,8 +284,7 @@ def test_what_is_due_next() -> None:
     assert world.reads.next_deadline() is None
 
 
-def test_a_posted_read_counts_for_polling_until_it_ends_or_is_lost() -> None:
-    world = World()
+def test_a_posted_read_counts_for_polling_until_it_ends_or_is_lost(world: World) -> None:
     first, second = reading(world, "a"), reading(world, "b")
     assert world.reads.attempts.active_reads == 2
     world.finish(first)

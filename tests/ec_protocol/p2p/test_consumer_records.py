@@ -14,7 +14,7 @@ from ec_protocol.tables.lifecycle import load_lifecycles
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading
 from tests.ec_protocol.tables import test_actions
-from tests.ec_protocol.world import BLOCK, PRODUCER, START, Region, World
+from tests.world.core import BLOCK, PRODUCER, START, Region, World
 
 pytestmark = pytest.mark.clause("EC-1.3")
 
@@ -157,6 +157,7 @@ def test_the_first_record_of_each_end_tells_what_it_is_built_with(world: Watched
     assert facts["producer"] == {
         "tier": tier,
         "copies": {"ranks": 1},
+        "holds": {"max_blocks": 8},
         "grants": {
             "incarnation": world.producer.grants.incarnation,
             "lease_s": 30.0,

@@ -10,12 +10,7 @@ from ec_protocol.p2p.commands import ClosePeer
 from ec_protocol.p2p.peers import MAX_FORMER
 from ec_protocol.p2p.wire import XferAck
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import PRODUCER, World
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+from tests.world.core import PRODUCER, World
 
 
 @pytest.mark.clause("EC-9.2")
@@ -103,8 +98,7 @@ def test_a_late_ack_of_a_process_that_was_replaced_does_not_replace_its_successo
     world.check()
 
 
-@pytest.mark.clause("EC-9.1")
-@pytest.mark.clause("EC-9.2")
+@pytest.mark.clause("EC-9.1", "EC-9.2")
 def test_the_loss_of_the_new_process_ends_what_it_was_asked(world: World) -> None:
     """Requests that were sent to the old one and that it took over, answered or not."""
     for name in ("a", "b", "c"):
@@ -139,7 +133,6 @@ def test_of_many_processes_at_one_address_the_last_few_are_remembered(world: Wor
         ack = XferAck(name, 1, f"c1.{i + 1}", incarnation=name)
         world.reads.on_ack(PRODUCER, ack, world.now)
     peer = world.reads.attempts.peers.current(PRODUCER)
-    assert peer is not None
     assert peer.incarnation == names[-1]
     assert peer.former == tuple(names[-1 - MAX_FORMER : -1])
 
@@ -190,5 +183,4 @@ def test_a_new_incarnation_may_speak_another_version(world: World) -> None:
     world.reads.on_ack(PRODUCER, nack, world.now)
     world.reads.on_ack(PRODUCER, XferAck("b", 5, "c1.2", incarnation="new"), world.now)
     peer = world.reads.attempts.peers.current(PRODUCER)
-    assert peer is not None
     assert (peer.incarnation, peer.version) == ("new", wire.PREFERRED_VERSION)

@@ -7,16 +7,11 @@ import pytest
 
 from ec_protocol.p2p.peers import Unanswered
 from ec_protocol.p2p.wire import XferAck, XferStatus
-from tests.ec_protocol.world import PRODUCER, World
+from tests.world.core import PRODUCER, World
 
 pytestmark = pytest.mark.clause("EC-5.6")
 
 N = 100
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 def refuse(world: World, status: XferStatus, mm_hash: str = "h") -> None:

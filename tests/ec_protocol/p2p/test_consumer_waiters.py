@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from ec_protocol.errors import LocalProtocolError
 from ec_protocol.p2p.commands import SendReq
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, never_ready, reading, state_of
-from tests.ec_protocol.world import BLOCK, PRODUCER, START, World, reading_side
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+from tests.world.core import BLOCK, PRODUCER, START, World, node
 
 
 # -------------------------------------------------------- an answer stays what it is
@@ -91,9 +87,7 @@ def test_who_comes_when_the_budget_is_spent_is_told_so_once_and_for_all(world: W
 
 
 @pytest.mark.clause("EC-5.9")
-def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(
-    world: World,
-) -> None:
+def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(world: World) -> None:
     """It has not joined the fetch, whose READ is lost a moment later."""
     attempt = reading(world)
     world.now = START + world.timing.fetch_budget_s
@@ -172,8 +166,7 @@ def test_who_leaves_does_not_end_the_fetches_of_others(world: World) -> None:
 
 
 # ----------------------------------------------------------------- the next attempt
-@pytest.mark.clause("EC-5.8")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-5.8", "EC-7.3")
 @pytest.mark.parametrize("late_by", [0.0, 0.001])
 def test_the_last_attempt_that_fits_into_the_budget_is_made(late_by: float) -> None:
     """An ack timeout before the deadline, to the moment; later than that it is not."""
@@ -300,9 +293,15 @@ def test_the_pump_is_told_when_there_is_something_to_do(world: World) -> None:
     assert world.reads.attempts.has_commands is False
 
 
+@pytest.mark.parametrize("session", ["", "a:b", "x" * 65])
+def test_a_session_that_could_not_be_told_apart_is_refused(session: str) -> None:
+    with pytest.raises(LocalProtocolError, match="1 to 64 characters, no colon"):
+        node("consumer", incarnation=session)
+
+
 def test_a_session_may_be_as_long_as_the_wire_allows(world: World) -> None:
     session = "x" * 64
-    reads = reading_side(world.tier, world.holds, world.timing, session)
+    reads = node("consumer", incarnation=session).reads
     assert reads.fetch("h", PRODUCER, N, None, "r", world.now) == "pending"
     assert reads.attempts.drain()[1].req.session_id == f"{session}.1"
 

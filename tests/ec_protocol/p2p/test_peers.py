@@ -81,8 +81,7 @@ def test_only_a_peer_that_was_heard_can_be_replaced() -> None:
     assert table.current(KEY) is peer
 
 
-@pytest.mark.clause("EC-6.4")
-@pytest.mark.clause("EC-9.5")
+@pytest.mark.clause("EC-6.4", "EC-9.5")
 def test_a_peer_drains_when_no_read_refers_to_it() -> None:
     table = made()
     peer = table.open(KEY, NOW)
@@ -105,8 +104,7 @@ def test_the_table_itself_does_not_let_a_peer_with_reads_drain() -> None:
         table._recorder.move(peer, "drain")
 
 
-@pytest.mark.clause("EC-9.4")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-9.4", "EC-7.3")
 def test_a_lost_address_cools_down() -> None:
     table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)

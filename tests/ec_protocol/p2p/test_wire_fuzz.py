@@ -22,7 +22,7 @@ from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferAck, XferReq
 from ec_protocol.tables.files import spec_dir
-from tests.ec_protocol.world import BLOCK, COMPAT, PRODUCER, World
+from tests.world.core import BLOCK, COMPAT, PRODUCER, World
 
 pytestmark = [pytest.mark.clause("EC-8.1"), pytest.mark.clause("EC-8.8")]
 

@@ -19,7 +19,7 @@ from ec_protocol.tables.lifecycle import load_actions
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading
-from tests.ec_protocol.world import BLOCK, PRODUCER, World
+from tests.world.core import BLOCK, PRODUCER, World
 
 pytestmark = pytest.mark.clause("EC-1.3")
 
@@ -29,7 +29,6 @@ ROOMY = Timing(fetch_budget_s=1000.0)
 
 def save(world: World, copies: CopyTable, mm_hash: str, blocks: int = 1) -> None:
     copy = copies.plan_save(mm_hash, blocks * BLOCK)
-    assert copy is not None
     copies.submit(copy)
     copies.report(copy.copy_id, 0, landed=True)
 
@@ -53,7 +52,6 @@ def saves_and_loads(world: World) -> None:
 def saves_that_come_to_nothing(world: World) -> None:
     copies = world.copies
     never_ran = copies.plan_save("a", N)
-    assert never_ran is not None
     copies.submit(never_ran)
     copies.report(never_ran.copy_id, 0, landed=False)
     not_carried = copies.plan_save("a", N)

@@ -127,10 +127,7 @@ CONTRADICTIONS = {
         changed("states", "walled", to="Nobody gets here."),
         r"unreachable states \['walled'\]",
     ),
-    "state without a way out": (
-        changed("terminal", to=[]),
-        r"states without a way out \['gone'\]",
-    ),
+    "state without a way out": (changed("terminal", to=[]), r"states without a way out \['gone'\]"),
     "event without an edge": (
         changed("events", "paint", to={"by": "local", "doc": "It is painted."}),
         r"events without an edge \['paint'\]",

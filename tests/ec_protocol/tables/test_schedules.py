@@ -12,7 +12,7 @@ import pytest
 
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
-from tests.ec_protocol.world import BLOCK, PRODUCER, World
+from tests.world.core import BLOCK, PRODUCER, World
 
 #: Budget enough that a fence, not the budget, decides.
 ROOMY = Timing(fetch_budget_s=1000.0)
@@ -22,7 +22,6 @@ def reuse_the_blocks_of(world: World, mm_hash: str) -> None:
     """The producer evicts the encoding and writes another into its very blocks."""
     tier = world.producer.tier
     entry = tier.get(mm_hash)
-    assert entry is not None
     extents = entry.extents
     fresh = world.producer.save("something-else", tier.num_blocks * BLOCK)
     assert entry.state == "freed"
@@ -30,8 +29,7 @@ def reuse_the_blocks_of(world: World, mm_hash: str) -> None:
     assert {b for s, n in extents for b in range(s, s + n)} <= taken
 
 
-@pytest.mark.clause("EC-5.1")
-@pytest.mark.clause("EC-5.2")
+@pytest.mark.clause("EC-5.1", "EC-5.2")
 def test_f1_the_ack_waits_longer_than_the_lease() -> None:
     world = World(timing=ROOMY)
     world.producer.save("h", N)
@@ -64,9 +62,8 @@ def test_f1_the_prepared_read_waits_longer_than_the_lease() -> None:
 
 
 @pytest.mark.clause("EC-5.5")
-def test_f2_the_notice_of_an_attempt_that_is_over_releases_nothing() -> None:
+def test_f2_the_notice_of_an_attempt_that_is_over_releases_nothing(world: World) -> None:
     """Attempt 1 is lost, its lease ends, attempt 2 is granted, notice 1 arrives."""
-    world = World()
     first = reading(world)
     command = world.posted[first]
     world.reads.read_error(first, world.now)
@@ -84,9 +81,8 @@ def test_f2_the_notice_of_an_attempt_that_is_over_releases_nothing() -> None:
 
 
 @pytest.mark.clause("EC-5.5")
-def test_f2_the_notice_of_the_older_of_two_grants() -> None:
+def test_f2_the_notice_of_the_older_of_two_grants(world: World) -> None:
     """Attempt 1 is lost but its READ ends; attempt 2's grant is another one."""
-    world = World()
     first = reading(world)
     world.reads.read_error(first, world.now)
     world.pump()
@@ -113,11 +109,9 @@ def test_f3_a_read_that_is_done_after_its_lease_does_not_count() -> None:
     world.check()
 
 
-@pytest.mark.clause("EC-9.1")
-@pytest.mark.clause("EC-6.4")
-def test_f4_a_peer_dies_under_a_read() -> None:
+@pytest.mark.clause("EC-9.1", "EC-6.4")
+def test_f4_a_peer_dies_under_a_read(world: World) -> None:
     """Nothing is lost for ever: not the blocks, not the name, and the engine goes idle."""
-    world = World()
     attempt = reading(world)
     world.restart_producer()
     world.reads.peer_lost(PRODUCER, world.now)
@@ -167,9 +161,8 @@ def test_f5_a_dma_that_lands_during_quarantine_meets_nobody() -> None:
 
 
 @pytest.mark.clause("EC-9.3")
-def test_f8_descriptors_of_a_process_that_is_gone_are_not_used() -> None:
+def test_f8_descriptors_of_a_process_that_is_gone_are_not_used(world: World) -> None:
     """The producer is restarted between the grant and the posting; nobody noticed yet."""
-    world = World()
     first = granted(world)
     old = world.prepared[first]
     world.restart_producer()
@@ -210,9 +203,8 @@ def test_a_slow_save_costs_latency_and_no_recompute() -> None:
     world.check()
 
 
-def test_a_lossy_network_ends_every_fetch_one_way_or_the_other() -> None:
+def test_a_lossy_network_ends_every_fetch_one_way_or_the_other(world: World) -> None:
     """Every second message is lost, and every READ takes long."""
-    world = World()
     for i in range(20):
         world.producer.save(f"h{i}", N)
     outcomes = []

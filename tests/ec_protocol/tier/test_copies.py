@@ -30,6 +30,14 @@ def saved(copies: CopyTable, mm_hash: str = "a", blocks: int = 1) -> None:
     copies.report(copy.copy_id, 0, landed=True)
 
 
+def loading(copies: CopyTable) -> Copy:
+    """A load of ``a``, which was saved, in flight."""
+    saved(copies)
+    copy = copies.plan_load("a")
+    copies.submit(copy)
+    return copy
+
+
 @pytest.mark.clause("EC-4.5")
 def test_a_save_lands_when_its_rank_says_so() -> None:
     copies = make(world_size=4)
@@ -94,9 +102,7 @@ def test_what_has_no_room_is_not_saved() -> None:
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_load_keeps_its_entry_until_the_last_rank(order: tuple[int, ...]) -> None:
     copies = make(world_size=3)
-    saved(copies)
-    copy = copies.plan_load("a")
-    copies.submit(copy)
+    copy = loading(copies)
     for i, rank in enumerate(order):
         assert copy.entry.holders == {("load", copy.copy_id)}
         assert copy.waiting == set(order[i:])
@@ -110,9 +116,7 @@ def test_a_load_keeps_its_entry_until_the_last_rank(order: tuple[int, ...]) -> N
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_one_rank_that_did_not_copy_makes_the_load_skipped_for_all(failing: int) -> None:
     copies = make(world_size=3)
-    saved(copies)
-    copy = copies.plan_load("a")
-    copies.submit(copy)
+    copy = loading(copies)
     for rank in range(3):
         assert copy.entry.state == "pinned"
         copies.report(copy.copy_id, rank, landed=rank != failing)
@@ -142,13 +146,10 @@ def test_loads_of_one_encoding_are_independent() -> None:
     assert first.entry.state == "ready"
 
 
-@pytest.mark.clause("EC-4.4")
-@pytest.mark.clause("EC-4.1")
+@pytest.mark.clause("EC-4.4", "EC-4.1")
 def test_a_rank_reports_once() -> None:
     copies = make(world_size=2)
-    saved(copies)
-    copy = copies.plan_load("a")
-    copies.submit(copy)
+    copy = loading(copies)
     copies.report(copy.copy_id, 1, landed=True)
     for rank in (1, 2, -1):
         with pytest.raises(LocalProtocolError, match=r"waiting for ranks \[0\]"):
@@ -241,9 +242,7 @@ def test_somebody_takes_part(world_size: int) -> None:
 
 def test_variables_are_those_of_the_spec() -> None:
     copies = make(world_size=2)
-    saved(copies)
-    copy = copies.plan_load("a")
-    copies.submit(copy)
+    copy = loading(copies)
     copies.report(copy.copy_id, 0, landed=False)
     assert copy.variables() == {
         "kind": "load",

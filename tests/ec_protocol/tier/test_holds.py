@@ -27,8 +27,7 @@ def saving(tier: EncodingTier, mm_hash: str, blocks: int = 1) -> Entry:
     return entry
 
 
-@pytest.mark.clause("EC-3.5")
-@pytest.mark.clause("EC-7.3")
+@pytest.mark.clause("EC-3.5", "EC-7.3")
 def test_a_hold_ends_at_its_deadline_and_not_before() -> None:
     tier, holds = table()
     entry = land(tier, "a")

@@ -16,17 +16,21 @@ def make(blocks: int = 8) -> EncodingTier:
     return EncodingTier(blocks, BLOCK)
 
 
-def land(tier: EncodingTier, mm_hash: str, blocks: int = 1) -> Entry:
+def _alloc(tier: EncodingTier, mm_hash: str, blocks: int = 1) -> Entry:
     entry = tier.alloc(mm_hash, blocks * BLOCK)
     assert entry is not None
+    return entry
+
+
+def land(tier: EncodingTier, mm_hash: str, blocks: int = 1) -> Entry:
+    entry = _alloc(tier, mm_hash, blocks)
     tier.begin_write(entry, ("save", entry.entry_id))
     tier.write_landed(entry, ("save", entry.entry_id))
     return entry
 
 
 def lost(tier: EncodingTier, mm_hash: str, blocks: int = 1) -> Entry:
-    entry = tier.alloc(mm_hash, blocks * BLOCK)
-    assert entry is not None
+    entry = _alloc(tier, mm_hash, blocks)
     tier.begin_write(entry, ("read", entry.entry_id))
     tier.write_lost(entry, ("read", entry.entry_id))
     return entry
@@ -41,7 +45,6 @@ def names(tier: EncodingTier) -> set[str]:
 def test_an_entry_takes_whole_blocks(nbytes: int, blocks: int) -> None:
     tier = make()
     entry = tier.alloc("a", nbytes, (1, nbytes))
-    assert entry is not None
     assert (entry.num_blocks, entry.nbytes, entry.shape) == (blocks, nbytes, (1, nbytes))
     assert entry.state == "allocated"
     assert tier.free_blocks == 8 - blocks
@@ -50,7 +53,6 @@ def test_an_entry_takes_whole_blocks(nbytes: int, blocks: int) -> None:
 
 def test_a_block_may_be_a_single_byte() -> None:
     entry = EncodingTier(4, 1).alloc("a", 3)
-    assert entry is not None
     assert entry.num_blocks == 3
 
 
@@ -58,12 +60,10 @@ def test_a_block_may_be_a_single_byte() -> None:
 def test_ready_entries_go_in_the_order_in_which_they_landed() -> None:
     """Not in the order in which they were allocated."""
     tier = make(3)
-    entries = [tier.alloc(name, BLOCK) for name in "abc"]
+    entries = [_alloc(tier, name) for name in "abc"]
     for i in (1, 0, 2):
-        entry = entries[i]
-        assert entry is not None
-        tier.begin_write(entry, ("save", i))
-        tier.write_landed(entry, ("save", i))
+        tier.begin_write(entries[i], ("save", i))
+        tier.write_landed(entries[i], ("save", i))
     left = []
     for name in "xyz":
         before = names(tier)
@@ -126,12 +126,6 @@ def test_nothing_is_evicted_when_room_cannot_be_made(held: str) -> None:
     tier.check()
 
 
-def _alloc(tier: EncodingTier, mm_hash: str, blocks: int) -> Entry:
-    entry = tier.alloc(mm_hash, blocks * BLOCK)
-    assert entry is not None
-    return entry
-
-
 def test_more_than_the_region_never_fits() -> None:
     tier = make(4)
     land(tier, "a", 4)
@@ -143,11 +137,11 @@ def checkered(pairs: int, ready_pairs: int) -> EncodingTier:
     """Single free blocks between single-block entries; the last of them are ready."""
     tier = make(2 * pairs)
     for i in range(pairs):
-        _alloc(tier, f"gap-{i}", 1)
+        _alloc(tier, f"gap-{i}")
         if i >= pairs - ready_pairs:
             land(tier, f"ready-{i}")
         else:
-            _alloc(tier, f"wall-{i}", 1)
+            _alloc(tier, f"wall-{i}")
     for i in range(pairs):
         gap = tier.get(f"gap-{i}")
         assert gap is not None
@@ -159,8 +153,7 @@ def checkered(pairs: int, ready_pairs: int) -> EncodingTier:
 def test_a_few_more_entries_go_to_keep_an_entry_in_few_pieces() -> None:
     tier = checkered(8, ready_pairs=4)
     assert tier.free_blocks == 8
-    entry = tier.alloc("new", 5 * BLOCK)
-    assert entry is not None
+    entry = _alloc(tier, "new", 5)
     assert len(entry.extents) <= 2
     assert 1 <= tier.evictions <= EXTRA_EVICTIONS
     tier.check()
@@ -172,8 +165,7 @@ def test_as_many_entries_go_as_the_room_takes() -> None:
     tier = make(16)
     for i in range(16):
         land(tier, f"ready-{i}")
-    entry = tier.alloc("new", 16 * BLOCK)
-    assert entry is not None
+    entry = _alloc(tier, "new", 16)
     assert (entry.extents, tier.evictions) == (((0, 16),), 16)
     tier.check()
 
@@ -183,8 +175,7 @@ def test_many_pieces_are_better_than_no_room() -> None:
     """With nothing to evict, and with more to evict than the pieces are worth."""
     for ready in (0, 1):
         tier = checkered(8, ready_pairs=ready)
-        entry = tier.alloc("new", 8 * BLOCK)
-        assert entry is not None
+        entry = _alloc(tier, "new", 8)
         assert sum(count for _, count in entry.extents) == 8
         tier.check()
     tier = checkered(16, ready_pairs=8)
@@ -196,7 +187,7 @@ def test_many_pieces_are_better_than_no_room() -> None:
 @pytest.mark.clause("EC-2.1")
 def test_a_name_has_one_live_entry() -> None:
     tier = make()
-    _alloc(tier, "a", 1)
+    _alloc(tier, "a")
     with pytest.raises(LocalProtocolError, match="'a' is allocated already"):
         tier.alloc("a", BLOCK)
     assert tier.free_blocks == 7
@@ -216,9 +207,9 @@ def test_a_block_has_bytes(size: int) -> None:
 
 def test_entry_ids_are_never_used_again() -> None:
     tier = make()
-    first = _alloc(tier, "a", 1)
+    first = _alloc(tier, "a")
     tier.cancel(first)
-    second = _alloc(tier, "a", 1)
+    second = _alloc(tier, "a")
     assert second.entry_id > first.entry_id
     with pytest.raises(IllegalEvent):
         tier.cancel(first)
@@ -226,8 +217,7 @@ def test_entry_ids_are_never_used_again() -> None:
 
 
 # ------------------------------------------------------------------ reservations
-@pytest.mark.clause("EC-3.2")
-@pytest.mark.clause("EC-3.3")
+@pytest.mark.clause("EC-3.2", "EC-3.3")
 def test_f6_what_was_promised_in_a_step_stays_in_that_step() -> None:
     """has_cache_item(A) is True, then B wants A's blocks: B must do without."""
     tier = make(4)
@@ -264,7 +254,7 @@ def test_reservations_end_with_the_step_used_or_not() -> None:
 def test_only_servable_entries_are_promised() -> None:
     tier = make(8)
     assert not tier.reserve("missing")
-    entry = _alloc(tier, "a", 1)
+    entry = _alloc(tier, "a")
     assert not tier.reserve("a")
     tier.begin_write(entry, ("save", 1))
     assert not tier.reserve("a")
@@ -313,7 +303,7 @@ def test_holds_are_holders_with_names_of_their_own() -> None:
 @pytest.mark.parametrize("event", ["write_landed", "write_ended", "write_lost"])
 def test_only_the_writer_ends_its_write(event: str) -> None:
     tier = make(4)
-    entry = _alloc(tier, "a", 1)
+    entry = _alloc(tier, "a")
     tier.begin_write(entry, ("read", 7))
     for stranger in (("read", 8), ("save", 7)):
         with pytest.raises(LocalProtocolError, match=f"^{event}: .* is not the writer"):
@@ -347,7 +337,7 @@ def test_quarantined_blocks_serve_nobody() -> None:
     assert tier.alloc("b", 2 * BLOCK) is None
     with pytest.raises(IllegalEvent):
         tier.pin(entry, ("load", 1))
-    again = _alloc(tier, "a", 1)
+    again = _alloc(tier, "a")
     assert set(tier.entries()) == {entry, again}, "the name is free for another entry"
     tier.check()
     tier.dma_ended(entry)
@@ -385,9 +375,8 @@ def test_what_was_never_retired_cannot_be_reclaimed() -> None:
 @pytest.mark.parametrize("extra", [0, 1, 2, 3])
 def test_so_many_entries_beyond_the_need_are_evicted_for_few_extents(extra: int) -> None:
     tier = EncodingTier(12, BLOCK, preferred_extents=1, extra_evictions=extra)
-    entries = [tier.alloc(f"e{i}", BLOCK) for i in range(12)]
+    entries = [_alloc(tier, f"e{i}") for i in range(12)]
     for i, entry in enumerate(entries):
-        assert entry is not None
         assert entry.extents == ((i, 1),)
         if i in (1, 3):
             continue
@@ -397,10 +386,7 @@ def test_so_many_entries_beyond_the_need_are_evicted_for_few_extents(extra: int)
             # No two blocks that could be free are neighbours.
             tier.pin(entry, ("hold", i))
     for i in (1, 3):
-        entry = entries[i]
-        assert entry is not None
-        tier.drop_allocated(entry)
-    made = tier.alloc("new", 2 * BLOCK)
-    assert made is not None
+        tier.drop_allocated(entries[i])
+    made = _alloc(tier, "new", 2)
     assert len(made.extents) == 2
     assert tier.evictions == extra

@@ -63,8 +63,7 @@ def retired_miscounted(tier: EncodingTier, a: Entry, b: Entry) -> None:
         (pin_without_holder, "PinSafety"),
     ],
 )
-@pytest.mark.clause("EC-2.1")
-@pytest.mark.clause("EC-2.4")
+@pytest.mark.clause("EC-2.1", "EC-2.4")
 def test_the_checker_sees_what_is_broken(
     corrupt: Callable[[EncodingTier, Entry, Entry], None], invariant: str
 ) -> None:

@@ -74,14 +74,12 @@ def test_after_every_event_the_trace_has_the_entry_and_the_counts_as_they_are() 
 
     def now(entry: Entry) -> None:
         trace = tier.recorder.trace
-        assert trace is not None
         variables, trace._vars, trace._fired = trace._vars, {}, []
         assert variables[f"entry:{entry.entry_id}"] == entry.variables()
         assert variables["tier"] == tier.variables()
         seen[entry.state] = variables
 
     entry = tier.alloc("a", BLOCK)
-    assert entry is not None
     assert records[-1]["vars"][f"entry:{entry.entry_id}"] == entry.variables()
     tier.begin_write(entry, ("read", 1))
     now(entry)

@@ -23,9 +23,11 @@ from ec_verify.adapters.ours.adapter import Ours
 from ec_verify.adapters.ours.faulty import FAULTS
 from ec_verify.adapters.ours.faulty.registry import Faulty
 from ec_verify.adapters.ours.sockets import SimulatedNetwork, lost_at
+from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.examples.tiny import TinyAdapter
 from ec_verify.kit.language.schedule import all_cases, case_dir, load_file, select
 from ec_verify.kit.runner import Result, Verdict, run_case, run_cases
+from ec_verify.kit.world import frames as wire
 from ec_verify.kit.world.links import InProcess
 
 PLAYED = {
@@ -149,8 +151,6 @@ class LateAndNoLoads(Faulty):
         super().__init__(FAULTS["accepts-late-reads"])
 
     def alloc(self, **args: Any) -> dict[str, Any]:
-        from ec_verify.kit.adapter import Unsupported
-
         raise Unsupported("loads")
 
 
@@ -184,8 +184,6 @@ class NoProofs(Ours):
 
     def data(self, *, now: float, read: Any, event: str) -> dict[str, Any]:
         if event == "endpoint_closed":
-            from ec_verify.kit.adapter import Unsupported
-
             raise Unsupported("endpoint_closed")
         return super().data(now=now, read=read, event=event)
 
@@ -243,8 +241,6 @@ class OldForm(Ours):
     """A producer that knows no optional field."""
 
     def request(self, *, now: float, identity: str, frames: list[str]) -> dict[str, Any]:
-        from ec_verify.kit.world import frames as wire
-
         fields = wire.decode(frames)
         for name in ("attempt_id", "incarnation"):
             fields.pop(name, None)
@@ -283,8 +279,6 @@ def test_a_form_that_is_spoken_in_part_is_no_old_form(tmp_path):
 
     class Forgets(Ours):
         def emit(self, kind: str, **fields: Any) -> None:
-            from ec_verify.kit.world import frames as wire
-
             if kind == "frames" and isinstance(fields["to"], str):
                 ack = wire.decode(fields["frames"])
                 ack.pop("lease_s", None)
@@ -331,8 +325,6 @@ class UnnamedLater(Ours):
     """Names its first attempt only."""
 
     def emit(self, kind: str, **fields: Any) -> None:
-        from ec_verify.kit.world import frames as wire
-
         if kind == "frames" and not isinstance(fields["to"], str):
             request = wire.decode(fields["frames"])
             if request["attempt_id"] > 1:
@@ -346,8 +338,6 @@ class UnnamedLater(Ours):
 def test_who_has_named_an_attempt_is_answered_so(tmp_path, first, verdict):
     class Unnamed(UnnamedLater):
         def emit(self, kind: str, **fields: Any) -> None:
-            from ec_verify.kit.world import frames as wire
-
             if kind == "frames" and first is None and not isinstance(fields["to"], str):
                 request = {**wire.decode(fields["frames"]), "attempt_id": 2}
                 fields["frames"] = ["", wire.encode(request).hex()]
@@ -370,15 +360,12 @@ class RefusesVersions(Ours):
     """Answers every request with NACK_VERSION."""
 
     def request(self, *, now: float, identity: str, frames: list[str]) -> dict[str, Any]:
-        from ec_verify.kit.world import frames as wire
-
         raw = ["", wire.encode({**wire.decode(frames), "connector_version": 99}).hex()]
         return super().request(now=now, identity=identity, frames=raw)
 
 
 @pytest.mark.parametrize(
-    ("version", "verdict"),
-    [({}, Verdict.FAILED), (2, Verdict.FAILED), (1, Verdict.UNSUPPORTED)],
+    ("version", "verdict"), [({}, Verdict.FAILED), (2, Verdict.FAILED), (1, Verdict.UNSUPPORTED)]
 )
 def test_a_refused_version_is_unsupported_only_if_another_one_was_named(tmp_path, version, verdict):
     payload = {"type": "req", "mm_hash": "A", "compatibility_hash": "<compat>", "session_id": "x"}

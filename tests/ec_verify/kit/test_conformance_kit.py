@@ -20,14 +20,7 @@ from ec_verify.adapters.ours.adapter import Ours
 from ec_verify.kit.language.clauses import strictest
 from ec_verify.kit.language.schedule import Case, CaseError, load_dir, load_file, select
 from ec_verify.kit.language.times import EPS, ScheduleError, evaluate
-from ec_verify.kit.runner import (
-    Verdict,
-    load_factory,
-    recheck,
-    report,
-    run_case,
-    save_history,
-)
+from ec_verify.kit.runner import Verdict, load_factory, recheck, report, run_case, save_history
 from ec_verify.kit.world.checks import CheckFailed, compare
 from ec_verify.kit.world.links import HistoryError, InProcess
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -32,7 +31,7 @@ def failed(results: list[Result]) -> list[Result]:
     return [result for result in results if result.verdict is Verdict.FAILED]
 
 
-def test_junit_names_each_case_and_says_what_failed(results: list[Result], tmp_path: Path) -> None:
+def test_junit_names_each_case_and_says_what_failed(results, tmp_path):
     reports.write_junit("faulty", results, tmp_path / "deep" / "junit.xml")
     root = ElementTree.parse(tmp_path / "deep" / "junit.xml").getroot()
     (suite,) = root.findall("testsuite")
@@ -46,9 +45,7 @@ def test_junit_names_each_case_and_says_what_failed(results: list[Result], tmp_p
     assert all("expected:" in text and "seen:" in text and "EC-" in text for text in texts)
 
 
-def test_the_page_is_self_contained_and_shows_every_case(
-    results: list[Result], tmp_path: Path
-) -> None:
+def test_the_page_is_self_contained_and_shows_every_case(results, tmp_path):
     reports.write_html("<faulty>", results, tmp_path / "report.html", drawing_of_result)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "&lt;faulty&gt;" in text
@@ -62,7 +59,7 @@ def test_the_page_is_self_contained_and_shows_every_case(
     assert "src=" not in text
 
 
-def test_the_failing_step_is_marked(results: list[Result], tmp_path: Path) -> None:
+def test_the_failing_step_is_marked(results, tmp_path):
     one = failed(results)[0]
     reports.write_html("faulty", [one], tmp_path / "report.html", drawing_of_result)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -73,11 +70,11 @@ def test_the_failing_step_is_marked(results: list[Result], tmp_path: Path) -> No
     ("where", "number"),
     [("step 4", 4), ("step 4[0].3", 4), ("step 12 (a note with 7)", 12), ("", 0), ("end", 0)],
 )
-def test_the_number_of_a_step(where: str, number: int) -> None:
+def test_the_number_of_a_step(where, number):
     assert reports._step_number(where) == number
 
 
-def test_a_failure_is_drawn_and_nothing_without_steps(results: list[Result]) -> None:
+def test_a_failure_is_drawn_and_nothing_without_steps(results):
     one = next(r for r in failed(results) if r.invariant == "NoReuseUnderDMA")
     drawn = drawing_of_result(one, "faulty")
     assert drawn.startswith("<svg")
@@ -86,7 +83,7 @@ def test_a_failure_is_drawn_and_nothing_without_steps(results: list[Result]) -> 
     assert drawing_of_result(dataclasses.replace(one, history=[]), "faulty") == ""
 
 
-def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_command_writes_what_it_is_asked_for(tmp_path):
     junit, html = tmp_path / "j.xml", tmp_path / "r.html"
     done = CliRunner().invoke(
         app,
@@ -97,7 +94,7 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     assert "no case failed" in html.read_text(encoding="utf-8")
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     for option in ("--junit", "--html"):

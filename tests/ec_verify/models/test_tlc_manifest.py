@@ -6,13 +6,7 @@ import json
 import pytest
 
 from ec_protocol.tables.files import spec_dir, tla_dir
-from ec_verify.models.manifest import (
-    ManifestError,
-    dump_pins,
-    load_manifest,
-    problems,
-    write_pins,
-)
+from ec_verify.models.manifest import ManifestError, dump_pins, load_manifest, problems, write_pins
 from ec_verify.models.model import parse_model
 from tests.ec_verify.models.tlc.helpers import copy_models, rewrite
 

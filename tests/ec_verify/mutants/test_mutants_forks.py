@@ -96,7 +96,7 @@ print(json.dumps({name: (done[i].killed_by, done[i].broken) for i, name in enume
 
 
 @pytest.mark.timeout(120)
-def test_a_test_that_fails_kills_and_a_trial_that_breaks_has_no_verdict(root: Path) -> None:
+def test_a_test_that_fails_kills_and_a_trial_that_breaks_has_no_verdict(root):
     outcomes = json.loads(said(root, OUTCOMES))
     no_change = "the change could not be made: "
     assert outcomes == {
@@ -124,9 +124,7 @@ def test_a_test_that_fails_kills_and_a_trial_that_breaks_has_no_verdict(root: Pa
         ("lambda: os._exit(3)", "the trial ended with status 3"),
     ],
 )
-def test_tests_that_fail_without_any_change_are_no_measure(
-    root: Path, probe: str, message: str
-) -> None:
+def test_tests_that_fail_without_any_change_are_no_measure(root, probe, message):
     script = f"""
     builtins.probe = {probe}
     try:
@@ -168,7 +166,7 @@ cli.app(["mutants", "--source", "deferral"])
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_interrupts_a_run_ends_its_forks(root: Path, number: signal.Signals) -> None:
+def test_whoever_interrupts_a_run_ends_its_forks(root, number):
     running = process(root, INTERRUPTED)
     pids = root / "pids"
     deadline = time.monotonic() + 60

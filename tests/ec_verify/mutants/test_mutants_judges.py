@@ -241,7 +241,7 @@ def test_all_killed_is_ok(monkeypatch):
     assert answer["totals"] == {"killed": 1, "explained": 0, "survived": 0, "failed": 0}
     (row,) = answer["mutants"]
     assert list(row)[:8] == [
-        *("id", "lifecycle", "operator", "where", "verdict", "killed_by", "model", "seconds"),
+        *("id", "lifecycle", "operator", "where", "verdict", "killed_by", "model", "seconds")
     ]
     assert (row["id"], row["killed_by"], row["model"], row["seconds"]) == (FENCE.id, "P", "M", 1.25)
 

@@ -12,11 +12,7 @@ from ec_verify.kit.language.clauses import clauses
 from ec_verify.models.manifest import load_manifest
 from ec_verify.models.output import Output, Step, parse_output
 from ec_verify.models.tla_value import parse
-from ec_verify.pictures.from_tlc import (
-    NothingToExplain,
-    property_comment,
-    story_of_counterexample,
-)
+from ec_verify.pictures.from_tlc import NothingToExplain, property_comment, story_of_counterexample
 from ec_verify.pictures.source import UnknownInput, make_story
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
@@ -56,7 +52,6 @@ def test_f1_shows_the_lease_that_ends_before_the_read():
 def test_f1_names_the_property_and_the_step_that_broke_it():
     story = story_of("BugPeerReadF1")
     verdict = story.verdict
-    assert verdict is not None
     assert (verdict.title, verdict.row, verdict.bad) == ("NoWrongBytesInv", 15, True)
     assert story.steps[15].label == "ReadDone"
     assert "EC-2.2" in verdict.sentence
@@ -96,7 +91,6 @@ def test_every_state_is_a_step_with_its_number():
 
 def test_a_behaviour_for_ever_says_where_it_returns_to():
     verdict = story_of("BugPeerReadNoSettle").verdict
-    assert verdict is not None
     assert (verdict.title, verdict.row, verdict.back_to) == ("AttemptsSettleProp", None, 14)
     assert "returns to state 15 for ever" in verdict.sentence
 
@@ -181,7 +175,6 @@ def test_a_reached_state_is_no_violation():
     output = parse_output((RECORDED / "BugPeerReadF1.12.txt").read_text(), 12)
     output.name = "ReachDone"
     story = story_of_counterexample(output, model.name, model, tla_dir())
-    assert story.verdict is not None
     assert not story.verdict.bad
     assert "safeguard removed" not in dict(story.verdict.facts)
 

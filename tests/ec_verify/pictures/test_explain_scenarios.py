@@ -33,14 +33,12 @@ def test_messages_and_reads_of_a_played_scenario():
 
 def test_a_survived_scenario_says_so():
     verdict = make_story([str(F3)]).verdict
-    assert verdict is not None
     assert (verdict.bad, verdict.row, verdict.headline) == (False, None, "Survived.")
     assert "<b>Survived.</b>" in page(make_story([str(F3)]))
 
 
 def test_a_fault_is_shown_where_it_was_noticed():
     story = make_story([str(F3)], adapter=FAULTY)
-    assert story.verdict is not None
     assert story.verdict.title in ("FencedAccept", "NoWrongBytes")
     assert story.verdict.bad
     assert story.verdict.row == len(story.steps) - 1

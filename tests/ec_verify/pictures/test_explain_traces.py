@@ -12,7 +12,7 @@ from ec_protocol.trace import TRACE_VERSION
 from ec_verify.pictures.from_trace import merged as merge
 from ec_verify.pictures.from_trace import session_of, short, story_of_traces
 from ec_verify.pictures.source import UnknownInput, make_story
-from tests.ec_protocol.world import PRODUCER, World
+from tests.world.core import PRODUCER, World
 
 
 def record_run() -> list[dict]:
@@ -160,7 +160,6 @@ def test_a_folder_holds_the_traces_of_one_run(files, tmp_path):
 
 def test_the_specification_judges_a_trace(files):
     verdict = make_story([str(path) for path in files], check=True).verdict
-    assert verdict is not None
     assert (verdict.headline, verdict.bad) == ("Accepted.", False)
     assert f"{len(RUN)} records of 2 process(es)" in verdict.sentence
 
@@ -174,7 +173,6 @@ def test_a_rejected_record_is_marked(files):
     lines[number] = json.dumps(record)
     consumer.write_text("\n".join(lines) + "\n")
     story = make_story([str(path) for path in files], check=True)
-    assert story.verdict is not None
     assert story.verdict.bad
     assert story.steps[story.verdict.row].label == "ReadDone"
     assert dict(story.verdict.facts)["record"] == f"{consumer}, line {number + 1}"
@@ -184,7 +182,6 @@ def test_a_record_that_no_trace_can_have_is_rejected_whole(files):
     record = json.loads(json.dumps(RUN[0]))
     record["action"] = "Teleport"
     verdict = make_story([str(write(files[0].parent / "odd.ndjson", [record]))], check=True).verdict
-    assert verdict is not None
     assert (verdict.bad, verdict.row, verdict.headline) == (True, None, "Rejected.")
 
 

@@ -24,7 +24,7 @@ def reports() -> dict[str, Report]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case(reports: dict[str, Report], name: str) -> None:
+def test_a_case(reports, name):
     rejection = reports[name].rejection
     wanted = CASES[name][1]
     if wanted is None:
@@ -34,38 +34,33 @@ def test_a_case(reports: dict[str, Report], name: str) -> None:
         assert rejection.conjunct.startswith(wanted), rejection
 
 
-def test_the_accepted_cases_replay_every_action_and_edge(reports: dict[str, Report]) -> None:
+def test_the_accepted_cases_replay_every_action_and_edge(reports):
     """Nothing of the trace specification is dead."""
     shown = coverage(reports.values())
     assert shown.missing_actions == []
     assert shown.missing_edges == []
 
 
-def test_a_trace_that_is_rejected_alone_is_rejected_beside_others(
-    reports: dict[str, Report],
-) -> None:
+def test_a_trace_that_is_rejected_alone_is_rejected_beside_others(reports):
     """One start of TLC judges all; none of them speaks for another."""
     assert sum(report.accepted for report in reports.values()) == sum(
         wanted is None for _, wanted in CASES.values()
     )
 
 
-def test_a_rejection_says_where_and_what_to_do(reports: dict[str, Report]) -> None:
+def test_a_rejection_says_where_and_what_to_do(reports):
     rejection = reports["an_ack_that_names_other_blocks"].rejection
-    assert rejection is not None
     assert (rejection.action, rejection.process) == ("AckOk", "consumer")
     assert rejection.line == (rejection.number or 0) + 1
     assert "AckOk in tla/traces/TraceRead.tla, line" in rejection.advice
     assert "ec-protocol explain" in rejection.advice
 
 
-def test_an_invariant_blames_the_record_that_broke_it(reports: dict[str, Report]) -> None:
+def test_an_invariant_blames_the_record_that_broke_it(reports):
     rejection = reports["a_source_reused_under_a_read_that_is_accepted"].rejection
-    assert rejection is not None
     assert (rejection.action, rejection.process) == ("ReadDone", "consumer")
 
 
-def test_a_comparison_shows_both_sides(reports: dict[str, Report]) -> None:
+def test_a_comparison_shows_both_sides(reports):
     rejection = reports["retired_blocks_that_are_not_counted"].rejection
-    assert rejection is not None
     assert (rejection.expected, rejection.logged) == ("1", "0")

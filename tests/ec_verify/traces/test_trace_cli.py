@@ -54,7 +54,7 @@ def checked(traces: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return {Path(trace["file"]).stem: trace for trace in answer["traces"]}
 
 
-def test_the_answer_has_what_scripts_rely_on(checked: dict[str, Any]) -> None:
+def test_the_answer_has_what_scripts_rely_on(checked):
     assert list(checked) == ["good", "bad", "empty", "torn", "none"]
     for trace in checked.values():
         assert {"file", "records", "accepted", "failed_at"} <= set(trace)
@@ -64,7 +64,7 @@ def test_the_answer_has_what_scripts_rely_on(checked: dict[str, Any]) -> None:
     assert good["records"] == checked["bad"]["records"] == 16
 
 
-def test_a_rejected_trace_says_where(checked: dict[str, Any]) -> None:
+def test_a_rejected_trace_says_where(checked):
     bad = checked["bad"]
     assert (bad["accepted"], bad["action"]) == (False, "ReadDone")
     assert bad["conjunct"] == "entry 1 state"
@@ -80,15 +80,13 @@ def test_a_rejected_trace_says_where(checked: dict[str, Any]) -> None:
         ("none", None, "No such file"),
     ],
 )
-def test_what_cannot_be_read_is_not_accepted(
-    checked: dict[str, Any], name: str, failed_at: int | None, words: str
-) -> None:
+def test_what_cannot_be_read_is_not_accepted(checked, name, failed_at, words):
     trace = checked[name]
     assert (trace["accepted"], trace["failed_at"]) == (False, failed_at)
     assert words in trace["conjunct"]
 
 
-def test_all_accepted_is_status_0(traces: dict[str, Path]) -> None:
+def test_all_accepted_is_status_0(traces):
     result = run("check", traces["good"])
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
@@ -98,9 +96,7 @@ def test_all_accepted_is_status_0(traces: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("names", [("bad",), ("good", "bad")])
-def test_people_get_the_reason_and_not_what_a_bad_trace_does_not_show(
-    traces: dict[str, Path], names: tuple[str, ...]
-) -> None:
+def test_people_get_the_reason_and_not_what_a_bad_trace_does_not_show(traces, names):
     result = run("check", *(traces[name] for name in names))
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
@@ -109,7 +105,7 @@ def test_people_get_the_reason_and_not_what_a_bad_trace_does_not_show(
     assert "are shown" not in text
 
 
-def test_mutants_are_counted(traces: dict[str, Path]) -> None:
+def test_mutants_are_counted(traces):
     answer = json_of(run("mutate", "--json", "--count", "30", "--seed", "4", traces["good"]))
     (trace,) = answer["traces"]
     assert (answer["ok"], answer["seed"]) == (True, 4)
@@ -120,13 +116,13 @@ def test_mutants_are_counted(traces: dict[str, Path]) -> None:
     assert sum(item["mutants"] for item in trace["operators"].values()) == trace["mutants"]
 
 
-def test_a_rejected_trace_has_no_mutants(traces: dict[str, Path]) -> None:
+def test_a_rejected_trace_has_no_mutants(traces):
     result = run("mutate", "--json", "--count", "5", traces["bad"])
     assert result.exit_code == 1
     assert json_of(result)["traces"][0]["mutants"] == 0
 
 
-def test_ctrl_c_ends_with_130(traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_with_130(traces, monkeypatch):
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 

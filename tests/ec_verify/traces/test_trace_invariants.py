@@ -20,12 +20,12 @@ from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.load import make_run
 from ec_verify.traces.merge import merged
 from ec_verify.traces.replay import Verdict, replay
-from tests.ec_protocol.world import BLOCK
 from tests.ec_verify.traces.trace_cases import (
     blocks_that_are_given_twice,
     more_granted_than_the_share,
 )
 from tests.ec_verify.traces.traced import Raw, Recorded
+from tests.world.core import BLOCK
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 
@@ -178,20 +178,18 @@ def verdicts() -> dict[str, tuple[Verdict, list[Any]]]:
     return {item.run.name: (item.verdict, list(item.log)) for item in done}
 
 
-def test_the_base_breaks_none(verdicts: dict[str, tuple[Verdict, list[Any]]]) -> None:
+def test_the_base_breaks_none(verdicts):
     assert verdicts[""][0] == Verdict(True)
 
 
 @pytest.mark.parametrize("invariant", DOCTORS)
-def test_an_invariant_can_fail(
-    verdicts: dict[str, tuple[Verdict, list[Any]]], invariant: str
-) -> None:
+def test_an_invariant_can_fail(verdicts, invariant):
     blame = verdicts[invariant][0].blame
     assert blame is not None, "nothing failed"
     assert blame.what == invariant
 
 
-def test_all_invariants_are_here() -> None:
+def test_all_invariants_are_here():
     text = (tla_dir() / "traces" / "TraceProps.tla").read_text(encoding="utf-8")
     stated = re.findall(r"^(\w+Inv)\(", text, re.MULTILINE)
     checked = re.findall(

@@ -7,7 +7,6 @@ import copy
 import gzip
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from ec_protocol.trace import TRACE_VERSION
 from ec_verify.traces.load import RecordError, load_run, make_run
 from ec_verify.traces.merge import attempt_of, merged
 from ec_verify.traces.tla import make_clock, module
-from tests.ec_protocol.world import BLOCK
 from tests.ec_verify.traces.traced import Raw, Recorded
+from tests.world.core import BLOCK
 
 pytestmark = pytest.mark.clause("EC-1.3")
 
@@ -60,9 +59,7 @@ def find(records: list[Raw], action: str) -> Raw:
         ("SaveLanded", ("vars", "copy:1", "waiting"), [1, 1], "without repetition"),
     ],
 )
-def test_a_wrong_field_is_named(
-    records: list[Raw], action: str, path: tuple[str, ...], value: Any, message: str
-) -> None:
+def test_a_wrong_field_is_named(records, action, path, value, message):
     wrong = copy.deepcopy(records)
     record = find(wrong, action)
     target = record
@@ -76,26 +73,26 @@ def test_a_wrong_field_is_named(
     assert caught.value.number == wrong.index(record) + 1
 
 
-def test_a_missing_field_is_named(records: list[Raw]) -> None:
+def test_a_missing_field_is_named(records):
     del records[2]["vars"]
     with pytest.raises(RecordError, match="line 4: vars missing"):
         make_run("run", [("f", records)])
 
 
-def test_facts_do_not_change(records: list[Raw]) -> None:
+def test_facts_do_not_change(records):
     records[1]["facts"] = {"tier": {"total": 99, "block_size": 64}}
     with pytest.raises(RecordError, match=r"facts\.tier: .* contradicts"):
         make_run("run", [("f", records)])
 
 
-def test_an_empty_run_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_run_is_an_error(tmp_path):
     with pytest.raises(TraceError, match="an empty trace proves nothing"):
         make_run("run", [("f", [])])
     with pytest.raises(TraceError, match=r"no trace in this folder"):
         load_run(tmp_path)
 
 
-def test_a_folder_is_one_run_packed_or_not(tmp_path: Path, records: list[Raw]) -> None:
+def test_a_folder_is_one_run_packed_or_not(tmp_path, records):
     header = json.dumps({"trace_version": TRACE_VERSION})
     for node in ("producer", "consumer"):
         lines = [header, *(json.dumps(r) for r in records if r["node"] == node)]
@@ -110,7 +107,7 @@ def test_a_folder_is_one_run_packed_or_not(tmp_path: Path, records: list[Raw]) -
     assert sorted(run.facts) == ["consumer", "producer@2"]
 
 
-def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+def test_damaged_gzip_is_named(tmp_path):
     path = tmp_path / "x.ndjson.gz"
     path.write_bytes(gzip.compress(b'{"trace_version": 2}\n' * 50)[:-20])
     with pytest.raises(TraceError, match=r"x\.ndjson\.gz"):
@@ -120,7 +117,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
         load_run(path)
 
 
-def test_a_process_that_starts_again_is_another_one() -> None:
+def test_a_process_that_starts_again_is_another_one():
     world = Recorded()
     world.producer.save("a", BLOCK)
     world.restart_producer()
@@ -136,13 +133,13 @@ def order(run: Any) -> list[tuple[str, str]]:
     return [(record.process.partition("@")[0], record.action) for record in merged(run)]
 
 
-def test_one_file_keeps_its_order(records: list[Raw]) -> None:
+def test_one_file_keeps_its_order(records):
     run = make_run("run", [("f", records)])
     assert [r.line for r in merged(run)] == list(range(2, len(records) + 2))
 
 
 @pytest.mark.parametrize("offset", [-5000.0, 0.0, 5000.0])
-def test_causes_come_first_whatever_the_clocks_say(offset: float) -> None:
+def test_causes_come_first_whatever_the_clocks_say(offset):
     """Clocks of two processes have nothing to do with each other (EC-7.1)."""
     world = Recorded()
     producer = world.producer
@@ -159,7 +156,7 @@ def test_causes_come_first_whatever_the_clocks_say(offset: float) -> None:
         assert [action for process, action in found if process == node] == own
 
 
-def test_a_lease_ends_after_what_its_fence_allowed() -> None:
+def test_a_lease_ends_after_what_its_fence_allowed():
     world = Recorded()
     assert world.producer.tier.recorder.trace is not None
     world.producer.tier.recorder.trace.clock = lambda: world.now - 5000.0
@@ -170,7 +167,7 @@ def test_a_lease_ends_after_what_its_fence_allowed() -> None:
     assert found.index(("consumer", "ReadDone")) < found.index(("producer", "Expire"))
 
 
-def test_an_order_that_cannot_be_had_loses_no_record(records: list[Raw]) -> None:
+def test_an_order_that_cannot_be_had_loses_no_record(records):
     """An effect before its cause in both files: TLC will say which record comes too early."""
     grant = find(records, "Grant")
     producer = [r for r in records if r["node"] == "producer"]
@@ -183,7 +180,7 @@ def test_an_order_that_cannot_be_had_loses_no_record(records: list[Raw]) -> None
     )
 
 
-def test_both_sides_name_the_attempt_alike(records: list[Raw]) -> None:
+def test_both_sides_name_the_attempt_alike(records):
     log = merged(make_run("run", [("f", records)]))
     named = {r.action: attempt_of(r) for r in log if attempt_of(r)}
     assert set(named) == {
@@ -193,7 +190,7 @@ def test_both_sides_name_the_attempt_alike(records: list[Raw]) -> None:
 
 
 # ------------------------------------------------------------------- the TLA+ text
-def test_times_get_the_finest_unit_that_fits(records: list[Raw]) -> None:
+def test_times_get_the_finest_unit_that_fits(records):
     run = make_run("run", [("f", records)])
     clock = make_clock(run, merged(run))
     assert clock.unit == 1e-6
@@ -207,7 +204,7 @@ def test_times_get_the_finest_unit_that_fits(records: list[Raw]) -> None:
         make_clock(make_run("run", [("f", records)]), merged(make_run("run", [("f", records)])))
 
 
-def test_no_text_of_a_trace_gets_out_of_its_string() -> None:
+def test_no_text_of_a_trace_gets_out_of_its_string():
     world = Recorded()
     world.save('x" ] \\* é\n', BLOCK)
     run = world.run()
@@ -216,7 +213,7 @@ def test_no_text_of_a_trace_gets_out_of_its_string() -> None:
     assert text.isascii()
 
 
-def test_very_long_names_stay_apart() -> None:
+def test_very_long_names_stay_apart():
     world = Recorded()
     for end in "ab":
         world.save("x" * 1_000_000 + end, BLOCK)

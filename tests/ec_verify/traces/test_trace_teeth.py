@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of random schedules show a core whose safeguard is gone, and nothing else has to.
 
-The schedules of ``test_stateful`` with their own oracle switched off: the core is changed
+The schedules of ``tests.world.schedules`` with their own oracle switched off: the core is changed
 in one place, and TLC must reject some trace, for the reason that the safeguard is for.
 (F2 is too rare for a handful of random schedules: ``test_trace_check`` plays it.) The same
 with the core as it is, or as somebody has changed it: ``pytest
@@ -147,8 +147,6 @@ def rejected() -> dict[str, Counter[str]]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_missing_safeguard_shows_in_the_traces(
-    rejected: dict[str, Counter[str]], name: str
-) -> None:
+def test_a_missing_safeguard_shows_in_the_traces(rejected, name):
     wanted = FAULTS[name].conjunct
     assert any(conjunct.startswith(wanted) for conjunct in rejected[name]), rejected[name]

@@ -15,9 +15,9 @@ from ec_verify.traces.coverage import edges_of, label, total
 from ec_verify.traces.grouping import by_run
 from ec_verify.traces.load import load_run
 from ec_verify.traces.merge import merged
-from tests.ec_protocol.world import BLOCK
 from tests.ec_verify.traces.test_trace_walks import keep
 from tests.ec_verify.traces.traced import Raw, Recorded
+from tests.world.core import BLOCK
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 

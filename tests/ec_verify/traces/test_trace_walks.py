@@ -94,12 +94,7 @@ def keep(records: list[Raw], name: str, folder: Path) -> Path:
     return path
 
 
-def test_random_schedules_are_accepted(
-    number: int,
-    sample: list[list[Raw]],
-    reports: list[Report],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_random_schedules_are_accepted(number, sample, reports, capsys):
     with capsys.disabled():
         sys.stderr.write(f"\nEC_TRACE_SEED={number}\n")
     folder = Path(os.environ.get("EC_TRACE_FAILURES") or REJECTED)
@@ -111,13 +106,13 @@ def test_random_schedules_are_accepted(
     assert kept == [], f"EC_TRACE_SEED={number} makes these again"
 
 
-def test_they_are_many_and_long_enough_to_mean_something(reports: list[Report]) -> None:
+def test_they_are_many_and_long_enough_to_mean_something(reports):
     assert len(reports) == SAMPLE
     assert sum(report.records for report in reports) > SAMPLE * 40
     assert max(report.processes for report in reports) >= 4
 
 
-def test_a_rejected_schedule_is_kept_as_a_trace(tmp_path: Path) -> None:
+def test_a_rejected_schedule_is_kept_as_a_trace(tmp_path):
     world = Recorded()
     world.save("a", 64)
     path = keep(world.records, "kept", tmp_path / "failures")

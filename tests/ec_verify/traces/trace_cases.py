@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ec_protocol.p2p.wire import XferReq, XferStatus
 from ec_protocol.tables.dispatch import GRANT
 from ec_protocol.tier.copies import CopyTable
-from tests.ec_protocol.world import BLOCK, COMPAT
 from tests.ec_verify.traces.traced import Recorded
+from tests.world.core import BLOCK, COMPAT
 
 Scenario = Callable[[Recorded], None]
 #: Conjunct, or the start of it, by which a trace is rejected; None: it is accepted.
@@ -73,9 +73,7 @@ def copies_of_every_kind(world: Recorded) -> None:
     copies = world.copies = CopyTable(world.tier, world_size=2)
     tier = world.tier
     for name, blocks, landed in (("a", 16, True), ("b", 1, False), ("a", 2, True)):
-        save = copies.plan_save(name, blocks * BLOCK)
-        assert save is not None
-        copies.submit(save)
+        save = world.begin_save(name, blocks * BLOCK)
         world.fill(save.entry)
         copies.report(save.copy_id, 0, landed)
     assert tier.reserve("a")
@@ -88,12 +86,8 @@ def copies_of_every_kind(world: Recorded) -> None:
         for rank in (1, 0):
             copies.report(load.copy_id, rank, outcome[rank])
     tier.end_step()
-    never = copies.plan_save("c", BLOCK)
-    assert never is not None
-    copies.skip(never)
-    entry = tier.alloc("d", BLOCK)
-    assert entry is not None
-    tier.cancel(entry)
+    copies.skip(copies.plan_save("c", BLOCK))
+    tier.cancel(tier.alloc("d", BLOCK))
 
 
 @case(None)
@@ -108,9 +102,7 @@ def holds_that_displace_each_other(world: Recorded) -> None:
 @case(None)
 def holds_asked_for_before_the_bytes_land(world: Recorded) -> None:
     """Numbers of holds do not rise: the first one asked for begins last."""
-    slow = world.copies.plan_save("slow", BLOCK)
-    assert slow is not None
-    world.copies.submit(slow)
+    slow = world.begin_save("slow", BLOCK)
     assert world.holds.hold(("announced", "slow"), slow.entry, world.now + 10.0)
     quick = world.save("quick", BLOCK)
     assert world.holds.hold(("announced", "quick"), quick, world.now + 10.0)
@@ -129,10 +121,7 @@ def answers_of_every_kind(world: Recorded) -> None:
     """Missing, not ready, none at all; a request given up; a peer lost and drained."""
     world.fetch("missing", BLOCK)
     world.exchange()
-    copies = world.producer.copies
-    copy = copies.plan_save("a", BLOCK)
-    assert copy is not None
-    copies.submit(copy)
+    world.producer.begin_save("a", BLOCK)
     world.fetch("a", BLOCK)
     world.exchange()
     world.tick(1.0)
@@ -182,10 +171,7 @@ def rare_ends_of_attempts_and_peers(world: Recorded) -> None:
 
 def stranger(world: Recorded) -> None:
     """Somebody asks without an attempt id, under the session of the first attempt."""
-    session = f"{world.reads.attempts.session}.1"
-    request = XferReq(
-        mm_hash="a", compatibility_hash=COMPAT, session_id=session, connector_version=2
-    )
+    request = XferReq("a", COMPAT, f"{world.reads.attempts.session}.1", connector_version=2)
     ack = world.producer.grants.on_request(b"somebody", request, world.now)
     assert ack.status == XferStatus.OK
 
@@ -198,8 +184,7 @@ def a_request_without_attempt_id_that_names_anothers_session(world: Recorded) ->
     grants = world.producer.grants
     grants.on_notice(next(iter(grants._by_key)), world.now)
     assert grants.open_grants == 2
-    world.advance(40.0)
-    grants.tick(world.now)
+    world.tick(40.0)
 
 
 @case(None)
@@ -213,8 +198,7 @@ def an_attempt_whose_session_somebody_took_before_it(world: Recorded) -> None:
     assert [g.attempt_id for g in grants._grants.values()] == [None, 1]
     grants.on_notice(next(iter(grants._by_key)), world.now)
     assert grants.open_grants == 2
-    world.advance(40.0)
-    grants.tick(world.now)
+    world.tick(40.0)
 
 
 # ----------------------------------------------------- what it must never do: faults
@@ -354,12 +338,9 @@ def an_eviction_of_a_held_entry(world: Recorded) -> None:
 @case("the entry can be served (ServeReadyOnly")
 def a_grant_of_an_entry_that_is_being_saved(world: Recorded) -> None:
     world.fetch("a", BLOCK)
-    copies = world.producer.copies
-    copy = copies.plan_save("a", BLOCK)
-    assert copy is not None
-    copies.submit(copy)
+    copy = world.producer.begin_save("a", BLOCK)
     trace, world.producer.tier.recorder.trace = world.producer.tier.recorder.trace, None
-    copies.report(copy.copy_id, 0, landed=True)
+    world.producer.copies.report(copy.copy_id, 0, landed=True)
     world.producer.tier.recorder.trace = trace
     world.exchange()
 

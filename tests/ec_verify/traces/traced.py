@@ -9,8 +9,8 @@ from typing import Any
 
 from ec_protocol.trace import Trace
 from ec_verify.traces.load import Run, make_run
-from tests.ec_protocol.test_stateful import ConnectorMachine
-from tests.ec_protocol.world import BLOCK, PRODUCER, World
+from tests.world.core import BLOCK, PRODUCER, World
+from tests.world.schedules import ConnectorMachine
 
 Raw = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Recorded(World):
 
 
 class TracedMachine(ConnectorMachine):
-    """The random schedules of ``test_stateful``, each recorded as one run."""
+    """The random schedules of ``tests.world.schedules``, each recorded as one run."""
 
     finished: Callable[[list[Raw]], None] = staticmethod(lambda records: None)
 

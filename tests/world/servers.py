@@ -9,7 +9,9 @@ until the test ends it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -109,7 +111,6 @@ class Fake:
 
     async def break_off(self) -> None:
         """Cut the connection of the request that is being answered."""
-        assert self.transport is not None
         self.transport.abort()
         await asyncio.Event().wait()
 
@@ -271,3 +272,31 @@ async def stream(w: World, body: dict[str, Any]) -> tuple[int, bytes]:
 def run(scenario: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
     """Run one scenario; it may not take longer than ``timeout_s``."""
     asyncio.run(asyncio.wait_for(scenario, timeout_s))
+
+
+def scenario(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that waits for others, for at most half a minute."""
+
+    @functools.wraps(test)
+    def play(**fixtures: Any) -> None:
+        run(test(**fixtures))
+
+    return play
+
+
+def in_world(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """A scenario in a world of its own, which it gets as its first argument."""
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        @scenario
+        @functools.wraps(test)
+        async def play(**fixtures: Any) -> None:
+            async with world(**settings) as w:
+                await test(w, **fixtures)
+
+        signature = inspect.signature(test)
+        fixtures = list(signature.parameters.values())[1:]
+        play.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
+        return play
+
+    return decorate

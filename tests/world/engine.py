@@ -33,11 +33,10 @@ from ec_protocol import Node, Peering
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
-from tests.harness.content import BLOCK, DTYPE, ELEMENT, WIDTH, Request, expected, same
-from tests.harness.device import GARBAGE, Device, DeviceEngine, Op
-from tests.harness.host import Host, Step
 from tests.leftovers import SHM, prefix
 from tests.recording import played, recorded
+from tests.world.device import GARBAGE, Device, DeviceEngine, Op
+from tests.world.host import BLOCK, DTYPE, ELEMENT, WIDTH, Host, Request, Step, expected, same
 
 Kind = Literal["device", "cpu"]
 FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)
@@ -272,6 +271,12 @@ class Engine:
         self.settle()
         return scheduled
 
+    def step_and_play(self) -> None:
+        """One step, and what its peers do meanwhile."""
+        self.step()
+        if self.p2p is not None:
+            self.p2p.play(self)
+
     def settle(self) -> None:
         """Everything that is under way ends."""
         while self.flight:
@@ -292,9 +297,7 @@ class Engine:
         deadline = time.monotonic() + 30
         while self.host.wants_step or self.flight:
             assert time.monotonic() < deadline, f"not idle: {self.leftovers()}"
-            self.step()
-            if self.p2p is not None:
-                self.p2p.play(self)
+            self.step_and_play()
         # Holds on announced encodings end with their time.
         self.now += 1e4
         self.host.to_announce = 1

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers elsewhere, without sockets: the real consumer core, and the test as pump.
+"""Those from whom an engine reads: played by the test, or real.
 
-``outcomes`` says per encoding how a READ of it goes; ``play`` carries out what the
-core has asked for since the last call.
+``Remote`` has no sockets: the core is real and the test its pump. ``outcomes`` says per
+encoding how a READ of it goes; ``play`` carries out what the core has asked for since
+the last call. ``RealPeers`` is pump thread, ZMQ and NIXL.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
+import time
 from typing import Any, Literal
 
 import torch
 
+from ec_connector.config.settings import ECConfig
+from ec_connector.engine.facts import ModelFacts
 from ec_protocol.node import Node
 from ec_protocol.p2p.commands import AbandonRead, PrepareRead, SendReq
 from ec_protocol.p2p.wire import XferAck, XferStatus
-from tests.harness.content import BLOCK, expected
+from tests.world.engine import FACTS
+from tests.world.host import BLOCK, expected
+from tests.world.processes import until
 
 PEER = ("peer.example", 5601)
 
@@ -76,10 +84,9 @@ class Remote:
         outcome = self.outcomes.get(req.mm_hash, "lands")
         if outcome == "silent":
             return
-        status = {
-            "missing": XferStatus.NACK_MISSING,
-            "not_ready": XferStatus.NACK_NOT_READY,
-        }.get(outcome, XferStatus.OK)
+        status = {"missing": XferStatus.NACK_MISSING, "not_ready": XferStatus.NACK_NOT_READY}.get(
+            outcome, XferStatus.OK
+        )
         fields: dict[str, Any] = {}
         if status is XferStatus.OK:
             entry = engine.tier.get(req.mm_hash)
@@ -130,3 +137,66 @@ def announcement(mm_hash: str, rows: int, **change: Any) -> dict[str, Any]:
         "shape": list(expected(mm_hash, rows).shape),
     }
     return {mm_hash: {**item, **change}}
+
+
+class RealPeers:
+    """Starts with its engine and is everything that the delegate expects.
+
+    Args:
+        port: Control port; 0 takes a free one.
+        facts: What the compatibility hash is made of.
+        extra: More of ``ec_connector_extra_config``.
+    """
+
+    #: Its engine speaks with others: their traces belong together.
+    is_real = True
+
+    def __init__(self, port: int = 0, facts: ModelFacts = FACTS, **extra: Any) -> None:
+        self._port = port
+        self.facts = facts
+        self._extra = extra
+        self.p2p: Any = None
+
+    def prepare(self, engine: Any) -> None:
+        config = ECConfig.parse(
+            {"ec_cpu_bytes": engine.blocks * BLOCK, "ec_enable_nixl": True, **self._extra},
+            f"ec_{engine.config.role}",
+            environ={},
+        )
+        if config.side_channel is not None:
+            config = dataclasses.replace(config, side_channel=("127.0.0.1", self._port))
+        engine.config = config
+        engine.now = 0.0
+        engine.clock = lambda: time.monotonic() + engine.now
+
+    def attach(self, engine: Any) -> None:
+        # Who plays the peers must not need ZMQ and NIXL.
+        from ec_connector.network.p2p import P2P
+
+        self.p2p = P2P(
+            engine.node,
+            engine.config,
+            engine.region,
+            lock=engine.lock,
+            engine_id=f"harness-{id(engine)}",
+            incarnation=secrets.token_hex(8),
+            clock=engine.clock,
+        )
+        self.p2p.start()
+
+    def play(self, engine: Any) -> None:
+        """The pump plays by itself; an engine with nothing to schedule idles."""
+        time.sleep(0.001)
+
+    def settle(self, engine: Any) -> None:
+        """Let the pump see that all leases have run out."""
+        grants = engine.node.grants
+
+        def ended() -> bool:
+            self.p2p.pump.wake()
+            return grants is None or not grants.open_grants
+
+        until(ended, "the end of all grants")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.p2p, name)

@@ -9,12 +9,11 @@ from typing import Any
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol import Node, Peering
-from ec_protocol.items import Item, make_item
+from ec_protocol.items import Item
 from ec_protocol.tier.encodings import EncodingTier
 from tests.recording import played
-
-WIDTH, ELEMENT = 8, 2
-BLOCK = WIDTH * ELEMENT
+from tests.world import core
+from tests.world.core import BLOCK, ELEMENT
 
 
 @dataclass
@@ -22,10 +21,11 @@ class Request:
     request_id: str
     items: list[Item]
     ec_transfer_params: Any = None
+    num_preemptions: int = 0
 
 
 def item(name: str, rows: int = 1, **kw: Any) -> Item:
-    return make_item(name, rows, WIDTH, ELEMENT, **kw)
+    return core.item(name, rows, **kw)
 
 
 @dataclass
@@ -105,7 +105,3 @@ class Engine:
 
     def save(self, name: str, rows: int = 1) -> None:
         self.report(self.step(Request(f"save-{name}", [item(name, rows)])))
-
-
-def states(engine: Engine) -> dict[str, str]:
-    return {entry.mm_hash: entry.state for entry in engine.tier.entries()}

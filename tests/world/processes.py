@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that tests drive over pipes: a line each way, the answers as JSON."""
+"""Processes that tests drive over pipes: a line each way, the answers as JSON.
+
+And how to wait for what they, or other threads, do: ``until``.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -10,22 +14,53 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests import ROOT
 
 #: Bound of every wait: far beyond what a healthy run takes, on a busy machine too.
 DEADLINE_S = 120.0
 
+Made = TypeVar("Made")
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = DEADLINE_S) -> bool:
+    """Ask again and again, for what nothing announces; False: not within that time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.0005)
+    return True
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = DEADLINE_S) -> None:
+    """Wait until something that another thread or process does has happened."""
+    assert eventually(condition, timeout_s), f"waited {timeout_s} s for {what}"
+
+
+@contextlib.contextmanager
+def several(
+    make: Callable[..., Made], end: Callable[[Made], object]
+) -> Iterator[Callable[..., Made]]:
+    """Makes as many as a test wants, and ends each of them after it."""
+    with contextlib.ExitStack() as stack:
+
+        def one(*arguments: Any, **options: Any) -> Made:
+            made = make(*arguments, **options)
+            stack.callback(end, made)
+            return made
+
+        yield one
+
 
 def stop(pid: int) -> None:
     """SIGSTOP, and wait until all its threads are stopped; whose child it is is no matter."""
     os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + DEADLINE_S
-    while not all(_stands(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
-        assert time.monotonic() < deadline, f"process {pid} does not stop"
-        time.sleep(0.0005)
+    threads = Path(f"/proc/{pid}/task")
+    until(lambda: all(_stands(s) for s in threads.glob("*/stat")), f"process {pid} to stop")
 
 
 def _stands(stat: Path) -> bool:
@@ -48,11 +83,7 @@ class Child:
     """
 
     def __init__(
-        self,
-        *command: str,
-        env: dict[str, str] | None = None,
-        greets: bool = False,
-        **options: Any,
+        self, *command: str, env: dict[str, str] | None = None, greets: bool = False, **options: Any
     ) -> None:
         self._read = bytearray()
         self.process = subprocess.Popen(
@@ -121,7 +152,6 @@ class Child:
         Raises:
             subprocess.TimeoutExpired: It did not in that time, and was killed.
         """
-        assert self.process.stdin is not None
         self.process.stdin.close()
         try:
             self.process.wait(patience_s)
@@ -135,5 +165,4 @@ class Child:
         self.process.wait(DEADLINE_S)
         # Not read to their ends: a process that it has started may hold them open.
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             pipe.close()

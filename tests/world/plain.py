@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connectors of ``docs/build-a-connector.md``: made here, and as a producer in a process.
 
-``python -m tests.ec_protocol.plain PORT ROWS…`` saves encodings of so many rows, says in one
+``python -m tests.world.plain PORT ROWS…`` saves encodings of so many rows, says in one
 line what it announces, and serves until its standard input ends. To each line that it gets
 it answers with how many grants are open.
 """
@@ -19,6 +19,7 @@ from typing import Any
 from ec_protocol import Item, Node, Peering, Timing, make_item
 from ec_verify.kit.examples.connector import Connector, save
 from tests.recording import recorded
+from tests.world.processes import Child
 
 WIDTH, ELEMENT, BLOCK = 512, 2, 4096
 #: Times that leave room for a slow machine, but for those that a test waits out.
@@ -57,6 +58,17 @@ def connector(role: Any, blocks: int, port: int = 0, timing: Timing = TIMING) ->
     )
     made = Connector(node, bytearray(blocks * BLOCK), ("127.0.0.1", port))
     return made
+
+
+class Producer(Child):
+    """A producer in a process of its own, with encodings of so many rows."""
+
+    def __init__(self, *rows: int, port: int = 0) -> None:
+        super().__init__("-m", "tests.world.plain", *map(str, (port, *rows)), greets=True)
+        self.announced: dict[str, Any] = self.hello
+
+    def open_grants(self) -> int:
+        return int(self.tell("?"))
 
 
 def main() -> None:

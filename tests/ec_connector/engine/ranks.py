@@ -17,7 +17,7 @@ from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.engine.messages import StepMetadata, WorkerReport
 from ec_connector.engine.worker import ECWorker
 from ec_connector.region.shared import SharedRegion
-from tests.harness.content import BLOCK, expected, same
+from tests.world.host import BLOCK, expected, same
 
 PATIENCE_S = 60.0
 

@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two instances in one process, with real regions, real ZMQ and real NIXL between them."""
+"""Instances with real regions, real ZMQ and real NIXL between them.
+
+``Node`` is one in this process, ``Producer`` one in a process of its own::
+
+    python -m tests.world.instance PORT BLOCKS EXTRA
+
+EXTRA is more of ``ec_connector_extra_config`` as JSON. It prints its port, then answers
+each line on stdin: ``NAME NBYTES SEED`` saves random bytes, ``counters`` says what was
+counted. It leaves when stdin closes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import os
+import random
 import secrets
-import time
-from collections.abc import Callable
+import sys
 from typing import Any
 
 from ec_connector.config.settings import ECConfig
@@ -17,17 +28,14 @@ from ec_connector.region.shared import SharedRegion
 from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
 from tests.recording import trace_file
+from tests.world.processes import Child, until
 
 BLOCK = 4096
+#: What a process saves if nothing else is said.
+NBYTES = 100 * BLOCK + 17
 FACTS = ModelFacts("test", "model", "bfloat16", 2)
 
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    """Wait until something that another thread does has happened."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out waiting for {what}"
-        time.sleep(0.0005)
+_seeds = itertools.count(1)
 
 
 class Node:
@@ -110,7 +118,6 @@ class Node:
         """What the region holds for an encoding; it must be servable."""
         with self.lock:
             entry = self.tier.get(mm_hash)
-            assert entry is not None
             assert entry.servable
             data = b"".join(bytes(self.region.view(extent)) for extent in entry.extents)
             return data[: entry.nbytes]
@@ -138,7 +145,7 @@ class Node:
             answer = self.ask(mm_hash, peer, nbytes, waiter)
             return answer != "pending"
 
-        wait_for(decided, f"the fetch of {mm_hash}", 60.0)
+        until(decided, f"the fetch of {mm_hash}", 60.0)
         return answer
 
     def counters(self) -> dict[str, int]:
@@ -159,3 +166,42 @@ class Node:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class Producer(Child):
+    """The other process.
+
+    Args:
+        port: Control port; 0 takes a free one.
+        blocks: Blocks of its region.
+        extra: More of ``ec_connector_extra_config``.
+    """
+
+    def __init__(self, port: int = 0, blocks: int = 512, **extra: Any) -> None:
+        arguments = [str(port), str(blocks), json.dumps(extra)]
+        super().__init__("-m", "tests.world.instance", *arguments, greets=True)
+        self.address = ("127.0.0.1", self.hello)
+
+    def save(self, nbytes: int = NBYTES) -> tuple[str, bytes]:
+        """Let it save a new encoding; name and bytes."""
+        seed = next(_seeds)
+        self.tell(f"h{seed} {nbytes} {seed}")
+        return f"h{seed}", random.Random(seed).randbytes(nbytes)
+
+
+def main() -> None:
+    port, blocks, extra = sys.argv[1:]
+    bind = ("127.0.0.1", int(port))
+    with Node("ec_producer", int(blocks), bind=bind, extra=json.loads(extra)) as node:
+        sys.stdout.write(f"{node.address[1]}\n")
+        sys.stdout.flush()
+        for line in sys.stdin:
+            words = line.split()
+            if len(words) == 3:
+                node.save(words[0], random.Random(int(words[2])).randbytes(int(words[1])))
+            sys.stdout.write(json.dumps(node.counters()) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

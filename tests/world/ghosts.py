@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import ec_protocol
+from ec_protocol import Peering, Timing
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import (
     AbandonRead,
@@ -24,18 +26,12 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.copies import Copy, CopyTable
-from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
-from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
-from tests.ec_protocol.world import reading_side
 
 BLOCK = 16
 BASE = 1 << 20
-COMPAT = wire.compatibility_hash("sim", "model", "bfloat16", BLOCK)
 
 Ghost = tuple[str, int] | None
 
@@ -114,18 +110,26 @@ class Node:
         self.alive = True
         self.timing = timing
         self.content: list[Ghost] = [None] * num_blocks
-        self.tier = EncodingTier(num_blocks, BLOCK, trace)
-        self.holds = HoldTable(self.tier)
-        self.copies = CopyTable(self.tier, world_size)
-        self.consumer = reading_side(self.tier, self.holds, timing, f"{name}-{incarnation}", COMPAT)
-        self.producer = ProducerGrants(
-            self.tier,
+        made = ec_protocol.Node(
+            blocks=num_blocks,
+            block_bytes=BLOCK,
+            ranks=world_size,
             timing=timing,
-            compat_hash=COMPAT,
-            incarnation=f"{name}-{incarnation}",
-            base_addr=BASE,
-            agent_metadata=f"agent-{name}-{incarnation}".encode(),
+            trace=trace,
+            peering=Peering(
+                vllm_version="sim",
+                model="model",
+                dtype="bfloat16",
+                incarnation=f"{name}-{incarnation}",
+                base_addr=BASE,
+            ),
         )
+        made.offer(f"agent-{name}-{incarnation}".encode())
+        assert made.reads is not None
+        assert made.grants is not None
+        self.core = made
+        self.tier, self.holds, self.copies = made.tier, made.holds, made.copies
+        self.consumer, self.producer = made.reads, made.grants
         self.incarnation = incarnation
         self.writing: list[Writing] = []
         self.commands: list[object] = []
@@ -289,10 +293,7 @@ class World:
         dma.node.consumer.attempts.dma_ended(dma.attempt_id, "endpoint_closed", self.now(dma.node))
 
     def tick(self, node: Node) -> None:
-        now = self.now(node)
-        node.consumer.tick(now)
-        node.producer.tick(now)
-        node.holds.tick(now)
+        node.core.tick(self.now(node))
 
     def check(self) -> None:
         for node in self.nodes.values():

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.harness import child
-from tests.harness.child import Child
+from tests.world import processes
+from tests.world.processes import Child
 
 SAYS = "import sys; sys.stdout.write({text!r}); sys.stdout.flush(); {then}"
 #: Ends when its stdin closes, as all children do.
@@ -79,8 +79,8 @@ def test_a_greeting_is_kept():
 
 
 def test_a_thread_that_has_ended_counts_as_stopped(tmp_path: Path):
-    assert child._stands(tmp_path / "task" / "1" / "stat")
+    assert processes._stands(tmp_path / "task" / "1" / "stat")
     stat = tmp_path / "stat"
     for state in "TRS":
         stat.write_text(f"1 (a b) {state} 1 2")
-        assert child._stands(stat) == (state == "T")
+        assert processes._stands(stat) == (state == "T")

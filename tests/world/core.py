@@ -15,6 +15,9 @@ to: ``requests`` and ``acks`` hold encoded frames, ``notices`` completion notice
     world.check()                # invariants of both tiers, and every byte
 
 Both regions have real bytes, so a wrong picture is seen as one (NoWrongBytes).
+
+``Pair`` is the same through the front door: two nodes without regions, linked by nothing
+but what they return.
 """
 
 from __future__ import annotations
@@ -24,34 +27,72 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ec_protocol import Item, Node, Peering, Timing, make_item
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.acks import Acks
-from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.p2p.commands import (
     AbandonRead,
     Command,
     ForgetRead,
+    OpenPeer,
     PeerKey,
     PrepareRead,
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.fetches import Fetches, FetchState
-from ec_protocol.p2p.grants import ProducerGrants
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.copies import CopyTable
-from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.p2p.fetches import FetchState
+from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
-from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 
 PRODUCER: PeerKey = ("producer", 5601)
 CONSUMER = b"consumer-identity"
-BLOCK = 64
-COMPAT = wire.compatibility_hash("0.32.0", "a-model", "bfloat16", BLOCK)
+AGENT = b"agent"
+ROWS, WIDTH, ELEMENT = 2, 32, 2
+BLOCK = WIDTH * ELEMENT
+MODEL = {"vllm_version": "0.32.0", "model": "a-model", "dtype": "torch.bfloat16"}
+COMPAT = wire.compatibility_hash(*MODEL.values(), BLOCK)
 START = 1000.0
 
 Sink = Callable[[Mapping[str, Any]], None]
+
+
+def item(name: str = "a", rows: int = ROWS, **more: Any) -> Item:
+    """An item of a request, a block a row."""
+    return make_item(name, rows, WIDTH, ELEMENT, **more)
+
+
+def states(node: Node) -> dict[str, str]:
+    """What the tier holds, and in which state."""
+    return {entry.mm_hash: entry.state for entry in node.tier.entries()}
+
+
+def node(
+    role: Any = "both",
+    blocks: int = 8,
+    *,
+    peers: bool = True,
+    incarnation: str | None = None,
+    base_addr: int = 4096,
+    agent: bytes = AGENT,
+    **more: Any,
+) -> Node:
+    """A node that may serve at once, with or without the peer-to-peer half."""
+    name = f"{role}1" if incarnation is None else incarnation
+    peering = Peering(**MODEL, incarnation=name, base_addr=base_addr)
+    made = Node(
+        blocks=blocks, block_bytes=BLOCK, role=role, peering=peering if peers else None, **more
+    )
+    if made.grants is not None:
+        made.offer(agent)
+    return made
+
+
+def save(n: Node, *items: Item, now: float = START, landed: bool = True) -> None:
+    """Plan saves of items, hand them over in a step, and report them."""
+    for wanted in items:
+        assert n.plan(wanted, "saver") is not None
+    for copy in n.build_step(now):
+        n.report(copy.copy_id, 0, landed)
 
 
 def content(mm_hash: str, nbytes: int) -> bytes:
@@ -60,12 +101,12 @@ def content(mm_hash: str, nbytes: int) -> bytes:
 
 
 class Region:
-    """A tier, its copies and the bytes of its blocks."""
+    """A node and the bytes of its blocks."""
 
-    def __init__(self, num_blocks: int, trace: Trace | None) -> None:
-        self.tier = EncodingTier(num_blocks, BLOCK, trace)
-        self.copies = CopyTable(self.tier)
-        self.bytes = bytearray(num_blocks * BLOCK)
+    def __init__(self, made: Node) -> None:
+        self.node = made
+        self.tier, self.copies, self.holds = made.tier, made.copies, made.holds
+        self.bytes = bytearray(made.tier.num_blocks * BLOCK)
 
     def fill(self, entry: Entry) -> None:
         """Put the named encoding into the entry's blocks, as a finished save would."""
@@ -80,11 +121,16 @@ class Region:
         found = b"".join(bytes(self.bytes[o : o + n]) for o, n in pieces)
         return found == content(entry.mm_hash, entry.nbytes)
 
-    def save(self, mm_hash: str, nbytes: int) -> Entry:
-        """Allocate, write and land an encoding."""
+    def begin_save(self, mm_hash: str, nbytes: int) -> Copy:
+        """Allocate an encoding and hand its save to a worker, which takes its time."""
         copy = self.copies.plan_save(mm_hash, nbytes)
         assert copy is not None, f"no room for {mm_hash}"
         self.copies.submit(copy)
+        return copy
+
+    def save(self, mm_hash: str, nbytes: int) -> Entry:
+        """Allocate, write and land an encoding."""
+        copy = self.begin_save(mm_hash, nbytes)
         self.fill(copy.entry)
         self.copies.report(copy.copy_id, 0, landed=True)
         return copy.entry
@@ -103,26 +149,21 @@ class Producer(Region):
     _numbers = itertools.count(1)
 
     def __init__(self, num_blocks: int, timing: Timing, trace: Trace | None) -> None:
-        super().__init__(num_blocks, trace)
         number = next(self._numbers)
         self.metadata = b"agent-%d" % number
         self.base_addr = number << 32
-        self.grants = ProducerGrants(
-            self.tier,
-            timing=timing,
-            compat_hash=COMPAT,
+        made = node(
+            "producer",
+            num_blocks,
             incarnation=f"incarnation-{number}",
             base_addr=self.base_addr,
-            agent_metadata=self.metadata,
+            agent=self.metadata,
+            timing=timing,
+            trace=trace,
         )
-
-
-def reading_side(
-    tier: EncodingTier, holds: HoldTable, timing: Timing, session: str, compat: str = COMPAT
-) -> Fetches:
-    """Fetches, and the attempts that they are made of."""
-    attempts = Attempts(tier, timing=timing, compat_hash=compat, session=session)
-    return Fetches(attempts, Acks(attempts), holds)
+        super().__init__(made)
+        assert made.grants is not None
+        self.grants = made.grants
 
 
 class World(Region):
@@ -139,9 +180,12 @@ class World(Region):
         self.now = START
         self.timing = timing or Timing()
         self.sink = sink
-        super().__init__(blocks, self._trace("consumer"))
-        self.holds = HoldTable(self.tier)
-        self.reads = reading_side(self.tier, self.holds, self.timing, "c1")
+        trace = self._trace("consumer")
+        super().__init__(
+            node("consumer", blocks, incarnation="c1", timing=self.timing, trace=trace)
+        )
+        assert self.node.reads is not None
+        self.reads = self.node.reads
         self.producer_blocks = producer_blocks
         self.producer = self._new_producer()
         self.requests: list[bytes] = []
@@ -151,8 +195,8 @@ class World(Region):
         self.posted: dict[int, PrepareRead] = {}
         self.commands: list[Command] = []
 
-    def _trace(self, node: str) -> Trace | None:
-        return Trace(node, lambda: self.now, self.sink) if self.sink is not None else None
+    def _trace(self, name: str) -> Trace | None:
+        return Trace(name, lambda: self.now, self.sink) if self.sink is not None else None
 
     def _new_producer(self) -> Producer:
         return Producer(self.producer_blocks, self.timing, self._trace("producer"))
@@ -169,9 +213,8 @@ class World(Region):
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass, then let both ends and the holds look at the clock."""
         self.now += seconds
-        self.producer.grants.tick(self.now)
-        self.reads.tick(self.now)
-        self.holds.tick(self.now)
+        self.producer.node.tick(self.now)
+        self.node.tick(self.now)
         self.pump()
 
     # ------------------------------------------------------- the consumer's engine
@@ -202,15 +245,14 @@ class World(Region):
         """The producer gets every request and answers each."""
         while self.requests:
             request = wire.decode_request([b"", self.requests.pop(0)])
-            ack = self.producer.grants.on_request(CONSUMER, request, self.now)
+            ack = self.producer.node.request(CONSUMER, request, self.now)
             self.acks.append(wire.encode(ack))
 
     def deliver_acks(self) -> None:
         """The consumer gets every ack."""
         while self.acks:
             ack = wire.decode_ack([b"", self.acks.pop(0)])
-            self.reads.attempts.peers.heard_from(PRODUCER)
-            self.reads.on_ack(PRODUCER, ack, self.now)
+            self.node.answer(PRODUCER, ack, self.now)
         self.pump()
 
     def deliver_notices(self) -> None:
@@ -264,3 +306,42 @@ class World(Region):
         """Invariants and bytes of both ends."""
         super().check()
         self.producer.check()
+
+
+class Pair:
+    """A producer that has announced, a consumer, and the wire between them."""
+
+    def __init__(self, *names: str) -> None:
+        self.now = START
+        self.producer, self.consumer = node("producer"), node("consumer")
+        items = [item(name) for name in names or ("a",)]
+        save(self.producer, *items)
+        self.announced = self.producer.announce(items, PRODUCER, self.now)
+
+    def want(self, name: str = "a", waiter: str = "r", **kw: Any) -> str:
+        return self.consumer.want(item(name, **kw), self.announced, waiter, self.now)
+
+    def ask(self) -> wire.XferAck:
+        """The consumer's commands so far are to connect and to ask; the answer."""
+        open_, send = self.consumer.commands()
+        assert isinstance(open_, OpenPeer)
+        assert isinstance(send, SendReq)
+        assert open_.peer == send.peer == PRODUCER
+        frames = [b"", wire.encode(send.req)]
+        return self.producer.request(b"c", self.producer.read_request(frames), self.now)
+
+    def deliver(self, ack: wire.XferAck) -> int | None:
+        frames = [b"", wire.encode(ack)]
+        return self.consumer.answer(PRODUCER, self.consumer.read_answer(frames), self.now)
+
+    def prepared(self) -> PrepareRead:
+        self.want()
+        self.deliver(self.ask())
+        (command,) = self.consumer.commands()
+        assert isinstance(command, PrepareRead)
+        return command
+
+    def posted(self) -> PrepareRead:
+        command = self.prepared()
+        assert self.consumer.may_post(command.attempt_id, self.now)
+        return command
