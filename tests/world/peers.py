@@ -193,8 +193,11 @@ class RealPeers:
         grants = engine.node.grants
 
         def ended() -> bool:
+            if grants is None or not grants.open_grants:
+                return True
+            # Only then: a pump that is woken also closes what has been idle since the leap.
             self.p2p.pump.wake()
-            return grants is None or not grants.open_grants
+            return False
 
         until(ended, "the end of all grants")
 
