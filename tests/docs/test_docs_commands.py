@@ -24,10 +24,10 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests import ROOT
-from tests.docs.pages import program, shown, split
+from tests.docs.pages import command_blocks, program, split
 from tests.needs import needs
 
-BLOCKS = shown()
+BLOCKS = command_blocks()
 COMMANDS = {command for block in BLOCKS for command in block}
 
 #: Words that make a command shorter, or keep it out of the checkout; none: as it is shown.

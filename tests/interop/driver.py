@@ -77,7 +77,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 @functools.cache
-def forks() -> Any:
+def fork_server() -> Any:
     """The fork server, ready."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(forked.PRELOAD)
@@ -101,8 +101,8 @@ class Builtin:
         # Hooks on our pump's thread talk to it too.
         self._turn = threading.Lock()
         self._log = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - as long as the process
-        self._pipe, theirs = forks().Pipe()
-        self.process = forks().Process(
+        self._pipe, theirs = fork_server().Pipe()
+        self.process = fork_server().Process(
             target=forked.serve,
             args=(theirs, self._log.name, role, self.port, blocks),
             kwargs=options,
