@@ -35,8 +35,7 @@ ADDED = {
     ".venv/bin/ec-protocol check BugPeerReadF3": "",
     ".venv/bin/ec-protocol check --show BugPeerReadF3": "",
     ".venv/bin/ec-protocol conformance run --adapter ours EC-5.3": "",
-    ".venv/bin/ec-protocol conformance run --adapter "
-    "ec_verify.adapters.ours.faulty:accepts-late-reads EC-5.3": "",
+    ".venv/bin/ec-protocol conformance run --adapter tests.faults:accepts-late-reads EC-5.3": "",
     "ec-connector demo --traces out/demo": "--runs p2p",
     "ec-protocol check MCPeerReadSmall": "",
     "ec-protocol conformance compare docs/conformance/ours.json docs/conformance/vllm-0.32.0.json "
@@ -47,8 +46,7 @@ ADDED = {
     "ec-protocol conformance list": "",
     "ec-protocol conformance recheck out/*.json": "",
     'ec-protocol conformance run --adapter-cmd "./my-adapter --stdio" --json': "EC-2.6",
-    "ec-protocol conformance run --adapter "
-    "ec_verify.adapters.ours.faulty:accepts-late-reads EC-5.3": "",
+    "ec-protocol conformance run --adapter tests.faults:accepts-late-reads EC-5.3": "",
     "ec-protocol conformance run --adapter mine:make --histories out/": "EC-2.6 EC-2.7",
     "ec-protocol conformance run --adapter mypackage.adapter:make --html report.html": "EC-2.6",
     "ec-protocol conformance run --adapter mypackage.adapter:make": "EC-2.6",
