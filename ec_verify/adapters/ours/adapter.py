@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
@@ -149,7 +149,7 @@ class Ours(HostSide, InMemory):
             element_size=settings["element_size"],
             dtype=facts["dtype"].removeprefix("torch."),
             lock=lock,
-            p2p=p2p,
+            p2p=cast(Any, p2p),
             clock=lambda: self.now,
         )
         self.element_size = settings["element_size"]
