@@ -88,6 +88,7 @@ SERVES = (
 _NEEDS_VLLM = "needs vLLM, which has a venv of its own"
 ONLY_READ = {
     ".venv-e2e/bin/ec-protocol conformance run --adapter vllm": _NEEDS_VLLM,
+    ".venv/bin/ec-protocol conformance faults NAME --every --json": "of a fault that is new",
     "ec-connector events tcp://10.0.0.5:5650 --replay tcp://10.0.0.5:5651": (
         "waits for a server; test_cli_events.py runs it beside one"
     ),
