@@ -223,7 +223,7 @@ class StatsSource:
             }
             others = {
                 "vllm:ec_open_grants": node.grants.open_grants if node.grants else 0,
-                "vllm:ec_active_reads": node.reads.active_reads if node.reads else 0,
+                "vllm:ec_active_reads": node.reads.attempts.active_reads if node.reads else 0,
             }
         blocks["held"] = tier.num_blocks - sum(blocks.values())
         return {

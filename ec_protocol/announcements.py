@@ -14,12 +14,16 @@ is a reason, and the request encodes for itself (EC-11.4).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from ec_protocol.items import MAX_HASH_CHARS, Item
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.holds import HoldTable
 
 #: What a host's name or address is made of.
 HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-\[\]]{1,255}")
@@ -100,6 +104,57 @@ def announcement(item: Item, entry: Entry, address: tuple[str, int]) -> dict[str
         "size_bytes": entry.nbytes,
         "shape": list(entry.shape or item.shape),
     }
+
+
+class Announcer:
+    """Says what this producer will serve, and holds it for whoever comes.
+
+    Engine thread, under the tier's lock.
+
+    Args:
+        copies: What is stored, or about to be.
+        holds: Keeps what is announced.
+        timing: For how long.
+        counters: Where it counts what it says.
+    """
+
+    def __init__(
+        self, copies: CopyTable, holds: HoldTable, timing: Timing, counters: Counter[str]
+    ) -> None:
+        self._copies = copies
+        self._holds = holds
+        self._hold_s = timing.announce_hold_s
+        self._counters = counters
+
+    def announce(
+        self, items: Sequence[Item], address: tuple[str, int] | None, now: float
+    ) -> dict[str, dict[str, Any]]:
+        """See ``Node.announce``."""
+        announced: dict[str, dict[str, Any]] = {}
+        for index, item in enumerate(items):
+            if not item.named_by_content:
+                continue
+            if item.mm_hash not in announced:
+                said = self._say(item, address, now)
+                announced[item.mm_hash] = {"item_indices": [], **said}
+            announced[item.mm_hash]["item_indices"].append(index)
+        return announced
+
+    def _say(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
+        entry = self._copies.tier.get(item.mm_hash)
+        if (
+            address is None
+            or entry is None
+            or not (entry.servable or self._copies.save_of(item.mm_hash) is not None)
+            or entry.contradicts(item.nbytes, item.shape)
+            # A name may be a client's own; no request on the wire can hold a longer one.
+            or not can_be_asked_for(item.mm_hash)
+        ):
+            self._counters["announced_without_address"] += 1
+            return {"metadata": {}}
+        self._holds.hold(("announced", item.mm_hash), entry, now + self._hold_s)
+        self._counters["announced"] += 1
+        return announcement(item, entry, address)
 
 
 def can_be_asked_for(mm_hash: str) -> bool:

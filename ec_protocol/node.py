@@ -41,7 +41,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ec_protocol.announcements import Allowed, announcement, can_be_asked_for, read_source
+from ec_protocol.announcements import Allowed, Announcer, read_source
 from ec_protocol.errors import ConfigError, LocalProtocolError
 from ec_protocol.items import Item
 from ec_protocol.parts import Parts, Peering
@@ -54,7 +54,7 @@ from ec_protocol.trace import Trace
 
 if TYPE_CHECKING:
     from ec_protocol.p2p.commands import Command, PeerKey
-    from ec_protocol.p2p.consumer import ConsumerReads
+    from ec_protocol.p2p.fetches import Fetches
     from ec_protocol.p2p.grants import ProducerGrants
     from ec_protocol.p2p.wire import XferAck, XferReq
 
@@ -77,7 +77,7 @@ class Node:
         allowed: Says whether a request may send us to a host; None allows every one.
         hold_share: Share of the region that holds may keep (EC-3.6).
         trace: Where actions are recorded; None records nothing.
-        parts: Makes what the node is made of; tests put others in.
+        parts: Classes of what the node is made of; tests put others in.
 
     Attributes:
         tier: Entries and blocks. ``tier.listener`` is told what becomes of encodings.
@@ -121,14 +121,15 @@ class Node:
         self.tier = parts.tier(blocks, block_bytes, trace)
         self.holds = parts.holds(self.tier, hold_share)
         self.copies = parts.copies(self.tier, ranks)
-        self._step = Step(self.tier, self.copies)
-        self.reads: ConsumerReads | None = None
+        self._step = Step(self.tier, self.copies, self.counters, saves=self.saves)
+        self._announcer = Announcer(self.copies, self.holds, self.timing, self.counters)
+        self.reads: Fetches | None = None
         self.grants: ProducerGrants | None = None
         if peering is not None:
             if self.loads:
-                self.reads = parts.reads(self.tier, self.holds, self.timing, peering)
+                self.reads = parts.make_reads(self.tier, self.holds, self.timing, peering)
             if self.saves:
-                self.grants = parts.grants(self.tier, self.timing, peering)
+                self.grants = parts.make_grants(self.tier, self.timing, peering)
         # Whatever a request waits for, it has one budget (EC-5.9).
         self._deferrals = Deferrals() if self.reads is None else self.reads.deferrals
 
@@ -177,9 +178,8 @@ class Node:
         # A save of our own is about to make it so, or nothing ever will.
         if item.has_media or self.copies.save_of(item.mm_hash) is None:
             return "failed"
-        budget_s = self.timing.fetch_budget_s
-        waits = self._deferrals.within(waiter, item.mm_hash, now, budget_s)
-        return "pending" if waits else "failed"
+        within = self._deferrals.within(waiter, item.mm_hash, now, self.timing.fetch_budget_s)
+        return "pending" if within else "failed"
 
     def contradicts(self, item: Item) -> bool:
         """Whether the tier holds something else under the item's name.
@@ -191,9 +191,7 @@ class Node:
         if not item.named_by_content:
             return True
         entry = self.tier.get(item.mm_hash)
-        if entry is None:
-            return False
-        return entry.nbytes != item.nbytes or entry.shape not in (None, item.shape)
+        return entry is not None and entry.contradicts(item.nbytes, item.shape)
 
     def leave(self, waiter: str, now: float) -> None:
         """The request is over, in whatever way: it waits for nothing any more."""
@@ -223,22 +221,11 @@ class Node:
         # The promise may have been another request's, which means something else.
         if self._step.promised(item.mm_hash) and not self.contradicts(item):
             copy = self._step.load(item.mm_hash)
-            if copy is not None:
-                self.counters["hits"] += 1
             self._deferrals.served(waiter, item.mm_hash)
             if self.reads is not None:
                 self.reads.consumed(waiter, item.mm_hash)
             return copy
-        self.counters["misses"] += 1
-        if not self.saves or item.nbytes <= 0:
-            return None
-        if not item.named_by_content:
-            self.counters["not_named_by_content"] += 1
-            return None
-        copy = self._step.save(item)
-        if self.tier.get(item.mm_hash) is None:
-            self.counters["saves_without_room"] += 1
-        return copy
+        return self._step.save(item)
 
     def build_step(self, now: float) -> tuple[Copy, ...]:
         """What the workers copy in this step; its promises end (EC-3.4)."""
@@ -272,33 +259,7 @@ class Node:
             By ``mm_hash`` the positions of its items, and metadata and address
             together, or empty metadata (EC-11.1). Nothing of names that were counted.
         """
-        announced: dict[str, dict[str, Any]] = {}
-        if self.grants is None:
-            return announced
-        for index, item in enumerate(items):
-            if not item.named_by_content:
-                continue
-            if item.mm_hash not in announced:
-                said = self._announce(item, address, now)
-                announced[item.mm_hash] = {"item_indices": [], **said}
-            announced[item.mm_hash]["item_indices"].append(index)
-        return announced
-
-    def _announce(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
-        entry = self.tier.get(item.mm_hash)
-        if (
-            address is None
-            or entry is None
-            or not (entry.servable or self.copies.save_of(item.mm_hash) is not None)
-            or self.contradicts(item)
-            # A name may be a client's own; no request on the wire can hold a longer one.
-            or not can_be_asked_for(item.mm_hash)
-        ):
-            self.counters["announced_without_address"] += 1
-            return {"metadata": {}}
-        self.holds.hold(("announced", item.mm_hash), entry, now + self.timing.announce_hold_s)
-        self.counters["announced"] += 1
-        return announcement(item, entry, address)
+        return {} if self.grants is None else self._announcer.announce(items, address, now)
 
     # -------------------------------------------------------------- network: server
     @property
@@ -319,12 +280,7 @@ class Node:
         Raises:
             RemoteProtocolError: They are none (EC-8.1); count it with ``malformed``.
         """
-        from ec_protocol.p2p import wire
-
-        request = wire.decode_request(frames)
-        if request.attempt_id is None:
-            self._serving.describe_region()
-        return request
+        return self._serving.read(frames)
 
     def request(self, identity: bytes, request: XferReq, now: float) -> XferAck:
         """The answer to a request of a peer, whose quota goes by ``identity`` (EC-5.4)."""
@@ -336,7 +292,7 @@ class Node:
 
     # -------------------------------------------------------------- network: reader
     @property
-    def _reading(self) -> ConsumerReads:
+    def _reading(self) -> Fetches:
         if self.reads is None:
             raise LocalProtocolError(
                 f"a node of role {self.role} reads from nobody: it has no reads"
@@ -345,7 +301,7 @@ class Node:
 
     def commands(self) -> list[Command]:
         """Take what is to be done on the network, in order."""
-        return [] if self.reads is None else self.reads.drain()
+        return [] if self.reads is None else self.reads.attempts.drain()
 
     def read_answer(self, frames: Sequence[bytes]) -> XferAck:
         """An ack as its frames tell it. Without the lock: an old peer's may be large.
@@ -363,7 +319,7 @@ class Node:
         Returns:
             The attempt on which it acted, or None.
         """
-        self._reading.peer_heard(peer, now)
+        self.heard(peer, now)
         return self._reading.on_ack(peer, ack, now)
 
     def malformed(self, side: Literal["request", "answer"]) -> None:
@@ -373,7 +329,7 @@ class Node:
 
     def heard(self, peer: PeerKey, now: float) -> None:
         """There is a connection to ``peer``, or a sign of life."""
-        self._reading.peer_heard(peer, now)
+        self._reading.attempts.peers.heard_from(peer)
 
     def lost(self, peer: PeerKey, now: float) -> None:
         """The connection to ``peer`` is gone (EC-9.1)."""
@@ -398,7 +354,7 @@ class Node:
     def proven(self, attempts: Iterable[int], now: float) -> None:
         """The endpoint through which these READs were posted is torn down (EC-6.2)."""
         for attempt in attempts:
-            self._reading.dma_ended(attempt, "endpoint_closed", now)
+            self._reading.attempts.dma_ended(attempt, "endpoint_closed", now)
 
     # ----------------------------------------------------------------------- time
     def tick(self, now: float) -> None:
@@ -411,24 +367,21 @@ class Node:
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do next; None when nothing is pending."""
-        due = [
-            part.next_deadline()
-            for part in (self.reads, self.grants, self.holds)
-            if part is not None
-        ]
+        parts = (self.reads, self.grants, self.holds)
+        due = [part.next_deadline() for part in parts if part is not None]
         return min((moment for moment in due if moment is not None), default=None)
 
     @property
     def transferring(self) -> bool:
         """Whether a READ may be under way, of ours or from us: planes need progress."""
-        return (self.reads is not None and self.reads.active_reads > 0) or (
+        return (self.reads is not None and self.reads.attempts.active_reads > 0) or (
             self.grants is not None and self.grants.open_grants > 0
         )
 
     @property
     def has_commands(self) -> bool:
         """Whether ``commands`` would return something."""
-        return self.reads is not None and self.reads.has_commands
+        return self.reads is not None and self.reads.attempts.has_commands
 
     def stop_reading(self, now: float) -> None:
         """What waits fails, READs are quarantined; also if the network cannot run on."""

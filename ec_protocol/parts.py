@@ -10,10 +10,11 @@ from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
-from ec_protocol.trace import Trace
 
 if TYPE_CHECKING:
-    from ec_protocol.p2p.consumer import ConsumerReads
+    from ec_protocol.p2p.acks import Acks
+    from ec_protocol.p2p.attempts import Attempts
+    from ec_protocol.p2p.fetches import Fetches
     from ec_protocol.p2p.grants import ProducerGrants
 
 
@@ -42,48 +43,40 @@ class Peering:
     grant_quota: float = 0.9
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Makes the parts. Peer-to-peer is imported when a part of it is made (EC-12.2)."""
+    """Classes of the parts; None stands for the one that peer-to-peer imports (EC-12.2)."""
 
-    def tier(self, blocks: int, block_bytes: int, trace: Trace | None) -> EncodingTier:
-        """Entries and blocks."""
-        return EncodingTier(blocks, block_bytes, trace)
+    tier: type[EncodingTier] = EncodingTier
+    holds: type[HoldTable] = HoldTable
+    copies: type[CopyTable] = CopyTable
+    attempts: type[Attempts] | None = None
+    acks: type[Acks] | None = None
+    fetches: type[Fetches] | None = None
+    grants: type[ProducerGrants] | None = None
 
-    def holds(self, tier: EncodingTier, share: float) -> HoldTable:
-        """Holds on announced and fetched entries."""
-        return HoldTable(tier, share)
-
-    def copies(self, tier: EncodingTier, ranks: int) -> CopyTable:
-        """Saves and loads."""
-        return CopyTable(tier, ranks)
-
-    def reads_type(self) -> type[ConsumerReads]:
-        """Class of the reading side."""
-        from ec_protocol.p2p.consumer import ConsumerReads
-
-        return ConsumerReads
-
-    def grants_type(self) -> type[ProducerGrants]:
-        """Class of the serving side."""
-        from ec_protocol.p2p.grants import ProducerGrants
-
-        return ProducerGrants
-
-    def reads(
+    def make_reads(
         self, tier: EncodingTier, holds: HoldTable, timing: Timing, peering: Peering
-    ) -> ConsumerReads:
+    ) -> Fetches:
         """The reading side."""
-        return self.reads_type()(
+        from ec_protocol.p2p.acks import Acks
+        from ec_protocol.p2p.attempts import Attempts
+        from ec_protocol.p2p.fetches import Fetches
+
+        attempts = (self.attempts or Attempts)(
             tier,
-            holds=holds,
             timing=timing,
             compat_hash=_compatibility(tier, peering),
             session=peering.incarnation,
         )
+        acks = (self.acks or Acks)(attempts)
+        return (self.fetches or Fetches)(attempts, acks, holds)
 
-    def grants(self, tier: EncodingTier, timing: Timing, peering: Peering) -> ProducerGrants:
+    def make_grants(self, tier: EncodingTier, timing: Timing, peering: Peering) -> ProducerGrants:
         """The serving side."""
-        return self.grants_type()(
+        from ec_protocol.p2p.grants import ProducerGrants
+
+        return (self.grants or ProducerGrants)(
             tier,
             timing=timing,
             compat_hash=_compatibility(tier, peering),

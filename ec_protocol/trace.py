@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records every protocol action for validation against the TLA+ spec (EC-1.3).
 
-Off by default: every object that can be traced has ``trace = None`` and pays one
-comparison per move. When on, an action collects the lifecycle events it fired
+Off by default: whatever moves goes through one ``Recorder``, which without a trace pays
+one comparison. When on, an action collects the lifecycle events it fired
 and the spec variables of every object it touched, and becomes one NDJSON line::
 
     {"seq": 7, "t": 12.5, "node": "consumer", "action": "ReadDone",
@@ -19,16 +19,14 @@ described in ``spec/TRACE.md``. Not thread-safe; the tier's lock guards it.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import logging
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar, Protocol
 
 from ec_protocol.errors import LocalProtocolError, TraceError
-from ec_protocol.tables.dispatch import DISPATCH
+from ec_protocol.tables.dispatch import DISPATCH, Dispatcher, Step
 from ec_protocol.tables.lifecycle import load_actions
 
 TRACE_VERSION = 2
@@ -122,6 +120,70 @@ class Trace:
         self.sink(record)
 
 
+class Told(Protocol):
+    """What a trace tells the variables of."""
+
+    @property
+    def label(self) -> str:
+        """Its name in traces: ``tier``, or lifecycle and number as in ``entry:9``."""
+
+    def variables(self) -> dict[str, Any]:
+        """Its spec variables."""
+
+
+class Moved(Told, Protocol):
+    """What has a lifecycle: an entry, a copy, a READ's attempt, a grant or a peer."""
+
+    lifecycle: ClassVar[Dispatcher]
+    state: str
+
+
+class Recorder:
+    """Fires events, stores the states they lead to, and tells the trace, if there is one.
+
+    One for all parts of a process. Used under the tier's lock.
+
+    Args:
+        trace: Where to record; None records nothing.
+    """
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = trace
+
+    def facts(self, part: str, **facts: Any) -> None:
+        """See ``Trace.facts``."""
+        if self.trace is not None:
+            self.trace.facts(part, **facts)
+
+    def move(self, what: Moved, event: str, guards: int = 0) -> Step:
+        """Move an object of a lifecycle; the caller carries the step's effect out.
+
+        Raises:
+            ProtocolError: As ``Dispatcher.fire``; nothing is changed (EC-1.2).
+        """
+        before = what.state
+        step = what.lifecycle.fire(before, event, guards)
+        what.state = step.state
+        if self.trace is not None:
+            lifecycle, _, number = what.label.partition(":")
+            self.trace.fired(lifecycle, int(number), event, guards, before, what.state)
+        return step
+
+    def touch(self, one: Told, other: Told | None = None) -> None:
+        """Note the variables of an object or two as the action under way leaves them."""
+        if self.trace is not None:
+            self.trace.touch(one.label, one.variables())
+            if other is not None:
+                self.trace.touch(other.label, other.variables())
+
+    def action(self, name: str, **args: Any) -> None:
+        """Close the action under way."""
+        if self.trace is not None:
+            self.trace.action(name, **args)
+
+
 class NdjsonSink:
     """Writes records to a file, one JSON object a line, first a header line.
 
@@ -170,43 +232,3 @@ class NdjsonSink:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
-
-
-def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The records of a trace file; one that ends in ``.gz`` is unpacked.
-
-    Raises:
-        TraceError: Not a trace, an empty one, another version, or a damaged line
-            (the message names the line).
-    """
-    try:
-        if str(path).endswith(".gz"):
-            yield from _records(path, gzip.open(path, "rb"))  # noqa: SIM115
-        else:
-            yield from _records(path, open(path, "rb"))  # noqa: SIM115
-    except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
-        raise TraceError(f"trace file {path}: damaged gzip: {exc}") from exc
-    except OSError as exc:
-        raise TraceError(f"trace file {path}: {exc.strerror or exc}") from exc
-
-
-def _records(path: str | Path, file: gzip.GzipFile | IO[bytes]) -> Iterator[dict[str, Any]]:
-    number = 0
-    with file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as exc:
-                raise TraceError(f"trace file {path}, line {number}: not JSON: {exc}") from exc
-            if not isinstance(record, dict):
-                raise TraceError(f"trace file {path}, line {number}: expected an object")
-            if number == 1:
-                if record.get("trace_version") != TRACE_VERSION:
-                    raise TraceError(
-                        f"trace file {path}: trace_version {record.get('trace_version')!r}, "
-                        f"this program reads {TRACE_VERSION}"
-                    )
-                continue
-            yield record
-    if number == 0:
-        raise TraceError(f"trace file {path}: empty, without even a header line")

@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer's bookkeeping objects: a fetch, and the attempts it is made of."""
+"""One attempt to READ: the object that the read lifecycle moves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from ec_protocol.p2p.commands import PeerKey
+from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.p2p import wire
+from ec_protocol.p2p.commands import PrepareRead, SendReq
 from ec_protocol.p2p.peers import Peer
-from ec_protocol.tables.dispatch import READ
+from ec_protocol.p2p.wire import XferAck, XferReq
+from ec_protocol.tables.dispatch import READ, Dispatcher
 from ec_protocol.tier.entry import Entry
 
+#: How it is known that a READ is over whose end nobody saw (EC-6.2).
+Proof = Literal["completed", "aborted", "endpoint_closed"]
 
+
+@dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt to READ one encoding from one producer; moved by ``ConsumerReads``.
+    """One attempt to READ one encoding from one producer; moved by ``Attempts``.
 
     Attributes:
         attempt_id: Unique in the process for ever; folded into ``session_id``.
         session_id: What the producer echoes and the completion notice carries.
-        fetch: What the attempt is part of.
-        entry: Destination; kept across the fetch's attempts.
+        entry: Destination.
         peer: The incarnation asked.
-        state: State of the read lifecycle.
+        version: Wire version asked with.
         sent_at: When the request was handed to the control plane, seconds.
+        state: State of the read lifecycle.
         fence: From this moment on the READ's bytes are not accepted, seconds (EC-5.1).
         posted_at: When the READ was posted.
         lost_at: When its outcome became unknown.
@@ -30,50 +37,57 @@ class Attempt:
         incarnation: The producer process that granted it, as its ack says; ``""`` before,
             and for old producers.
         source: Extents that the ack names, in blocks; empty before, and for old producers.
-        agent_metadata: Metadata of the agent that granted it.
+        agent_metadata: Metadata of the agent that granted it; ``b""`` before.
+        again_at: When another one may follow it, if it is retryable, seconds.
     """
 
-    __slots__ = (
-        "agent_metadata",
-        "attempt_id",
-        "entry",
-        "fence",
-        "fetch",
-        "incarnation",
-        "lease_s",
-        "lost_at",
-        "peer",
-        "posted_at",
-        "sent_at",
-        "session_id",
-        "source",
-        "state",
-        "version",
-    )
+    lifecycle: ClassVar[Dispatcher] = READ
 
-    def __init__(
-        self, attempt_id: int, session_id: str, fetch: Fetch, peer: Peer, sent_at: float
-    ) -> None:
-        self.attempt_id = attempt_id
-        self.session_id = session_id
-        self.fetch = fetch
-        self.entry = fetch.entry
-        self.peer = peer
-        self.version = peer.version
-        self.state = READ.initial
-        self.sent_at = sent_at
-        self.fence = sent_at
-        self.posted_at = sent_at
-        self.lost_at = sent_at
-        self.lease_s: float | None = None
-        self.incarnation = ""
-        self.source: list[tuple[int, int]] = []
-        self.agent_metadata = b""
+    attempt_id: int
+    session_id: str
+    entry: Entry
+    peer: Peer
+    version: int
+    sent_at: float
+    state: str = READ.initial
+    fence: float = field(init=False)
+    posted_at: float = field(init=False)
+    lost_at: float = field(init=False)
+    lease_s: float | None = None
+    incarnation: str = ""
+    source: list[tuple[int, int]] = field(default_factory=list)
+    agent_metadata: bytes = b""
+    again_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fence = self.posted_at = self.lost_at = self.again_at = self.sent_at
+
+    @property
+    def label(self) -> str:
+        """Its name in traces."""
+        return f"read:{self.attempt_id}"
+
+    @property
+    def notice(self) -> bytes:
+        """What tells the producer that the attempt is over."""
+        return wire.notice(self.session_id, self.entry.mm_hash)
+
+    def request(self, compat_hash: str, incarnation: str) -> SendReq:
+        """What asks the producer for the encoding; see ``XferReq``."""
+        request = XferReq(
+            mm_hash=self.entry.mm_hash,
+            compatibility_hash=compat_hash,
+            session_id=self.session_id,
+            connector_version=self.version,
+            attempt_id=self.attempt_id,
+            incarnation=incarnation,
+        )
+        return SendReq(self.peer.key, request)
 
     def variables(self) -> dict[str, Any]:
         """The attempt's spec variables, for traces."""
         return {
-            "mm_hash": self.fetch.mm_hash,
+            "mm_hash": self.entry.mm_hash,
             "session": self.session_id,
             "entry": self.entry.entry_id,
             "peer": self.peer.peer_id,
@@ -88,29 +102,29 @@ class Attempt:
             "source": self.source,
         }
 
+    def prepare(self, ack: XferAck, block_size: int) -> PrepareRead:
+        """What to READ where, as an OK ack grants it.
 
-@dataclass(slots=True, eq=False)
-class Fetch:
-    """One encoding that requests wait for, across attempts.
+        Args:
+            ack: The ack.
+            block_size: Bytes of a block.
 
-    Attributes:
-        mm_hash: The encoding.
-        peer: Where to get it.
-        nbytes: Bytes that the announcement promised.
-        entry: Destination blocks, the same for every attempt.
-        deadline: End of the budget, seconds.
-        waiters: Request ids that wait.
-        attempt: The attempt under way, or None between two.
-        next_at: When the next attempt is due, if ``attempt`` is None.
-        retries: How many attempts ended in another one.
-    """
-
-    mm_hash: str
-    peer: PeerKey
-    nbytes: int
-    entry: Entry
-    deadline: float
-    waiters: set[str] = field(default_factory=set)
-    attempt: Attempt | None = None
-    next_at: float = 0.0
-    retries: int = 0
+        Raises:
+            RemoteProtocolError: The grant is of no use (EC-8.3).
+        """
+        if not ack.agent_metadata:
+            raise RemoteProtocolError("XferAck: OK without agent metadata", clause="EC-8.3")
+        entry = self.entry
+        source, device = wire.source_pieces(ack, entry.nbytes, block_size)
+        destination = wire.local_pieces(entry.extents, entry.nbytes, block_size)
+        local, remote = wire.pair_pieces(destination, source)
+        return PrepareRead(
+            attempt_id=self.attempt_id,
+            peer=self.peer.key,
+            agent_metadata=ack.agent_metadata,
+            incarnation=ack.incarnation,
+            local=local,
+            remote=remote,
+            device_id=device,
+            notice=self.notice,
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the consumer core asks the pump to do. Plain data; the pump does the I/O."""
+"""What the reading side asks the pump to do. Plain data; the pump does the I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SendReq:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRead:
-    """Get a READ ready, ask ``ConsumerReads.post_read`` for leave, and post it.
+    """Get a READ ready, ask ``Fetches.post_read`` for leave, and post it.
 
     Attributes:
         attempt_id: The attempt.

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferAck, XferReq, XferStatus
-from ec_protocol.tables.dispatch import GRANT
+from ec_protocol.tables.dispatch import GRANT, Dispatcher
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
@@ -34,6 +36,7 @@ MAX_GRANTS: Final = 4096
 _AMBIGUOUS_LEASES: Final = 10
 
 
+@dataclass(slots=True, eq=False)
 class Grant:
     """One pin for one attempt.
 
@@ -47,24 +50,20 @@ class Grant:
         state: State of the grant lifecycle.
     """
 
-    __slots__ = ("attempt_id", "entry", "expires_at", "grant_id", "identity", "key", "state")
+    lifecycle: ClassVar[Dispatcher] = GRANT
 
-    def __init__(
-        self,
-        grant_id: int,
-        key: bytes,
-        identity: bytes,
-        entry: Entry,
-        expires_at: float,
-        attempt_id: int | None,
-    ) -> None:
-        self.grant_id = grant_id
-        self.key = key
-        self.identity = identity
-        self.entry = entry
-        self.expires_at = expires_at
-        self.attempt_id = attempt_id
-        self.state = GRANT.initial
+    grant_id: int
+    key: bytes
+    identity: bytes
+    entry: Entry
+    expires_at: float
+    attempt_id: int | None
+    state: str = GRANT.initial
+
+    @property
+    def label(self) -> str:
+        """Its name in traces."""
+        return f"grant:{self.grant_id}"
 
     def variables(self) -> dict[str, Any]:
         """The grant's spec variables, for traces."""
@@ -126,14 +125,13 @@ class ProducerGrants:
         self._peer_blocks: Counter[bytes] = Counter()
         self._ids = itertools.count(1)
         self._old_descriptor = b""
-        if tier.trace is not None:
-            tier.trace.facts(
-                "grants",
-                incarnation=incarnation,
-                lease_s=timing.lease_s,
-                quota_blocks=self.quota_blocks,
-                grant_quota_blocks=self.grant_quota_blocks,
-            )
+        tier.recorder.facts(
+            "grants",
+            incarnation=incarnation,
+            lease_s=timing.lease_s,
+            quota_blocks=self.quota_blocks,
+            grant_quota_blocks=self.grant_quota_blocks,
+        )
 
     @property
     def open_grants(self) -> int:
@@ -141,6 +139,13 @@ class ProducerGrants:
         return len(self._grants)
 
     # ------------------------------------------------------------------ requests
+    def read(self, frames: Sequence[bytes]) -> XferReq:
+        """See ``Node.read_request``; without the lock."""
+        request = wire.decode_request(frames)
+        if request.attempt_id is None:
+            self.describe_region()
+        return request
+
     def on_request(self, identity: bytes, req: XferReq, now: float) -> XferAck:
         """Answer one request (EC-8.4, EC-5.4).
 
@@ -323,10 +328,7 @@ class ProducerGrants:
         self._record(grant, "Expire", now, why=why)
 
     def _end(self, grant: Grant, event: str, guards: int, now: float) -> None:
-        before = grant.state
-        grant.state = GRANT.fire(before, event, guards).state
-        if self.tier.trace is not None:
-            self.tier.trace.fired("grant", grant.grant_id, event, guards, before, grant.state)
+        self.tier.recorder.move(grant, event, guards)
         del self._grants[grant.grant_id]
         same_key = self._by_key[grant.key]
         same_key.remove(grant)
@@ -344,13 +346,12 @@ class ProducerGrants:
         self.tier.unpin(grant.entry, ("grant", grant.grant_id))
 
     def _record(self, grant: Grant, action: str, now: float, **args: Any) -> None:
-        if self.tier.trace is not None:
-            self.tier.trace.touch(f"grant:{grant.grant_id}", grant.variables())
-            self.tier.trace.action(
-                action,
-                grant=grant.grant_id,
-                mm_hash=grant.entry.mm_hash,
-                attempt=grant.attempt_id,
-                now=now,
-                **args,
-            )
+        self.tier.recorder.touch(grant)
+        self.tier.recorder.action(
+            action,
+            grant=grant.grant_id,
+            mm_hash=grant.entry.mm_hash,
+            attempt=grant.attempt_id,
+            now=now,
+            **args,
+        )

@@ -7,12 +7,22 @@ Pump thread and engine thread, under the tier's lock.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
-from ec_protocol.p2p.commands import PeerKey
+from ec_protocol.p2p.commands import ClosePeer, Command, OpenPeer, PeerKey
 from ec_protocol.p2p.wire import PREFERRED_VERSION
-from ec_protocol.tables.dispatch import PEER
-from ec_protocol.trace import Trace
+from ec_protocol.tables.dispatch import PEER, Dispatcher
+from ec_protocol.tables.timing import Timing
+from ec_protocol.trace import Recorder
+
+#: How many replaced incarnations of an address are told from a new one.
+MAX_FORMER: Final = 4
+#: Producers that are connected to at once. Requests name them, and each connection takes
+#: descriptors of the process.
+MAX_PEERS: Final = 256
+#: A peer without attempts for this many heartbeat TTLs is disconnected.
+IDLE_TTLS: Final = 8
 
 _NO_READS: Final = PEER.mask("no_reads")
 #: Requests without an answer that are remembered per connection.
@@ -63,6 +73,7 @@ class Unanswered:
             del self._by_hash[mm_hash]
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
     """One incarnation of one remote endpoint.
 
@@ -80,28 +91,22 @@ class Peer:
         unanswered: Requests that its connection has carried and that have no answer.
     """
 
-    __slots__ = (
-        "attempts",
-        "former",
-        "incarnation",
-        "key",
-        "last_used",
-        "peer_id",
-        "state",
-        "unanswered",
-        "version",
-    )
+    lifecycle: ClassVar[Dispatcher] = PEER
 
-    def __init__(self, peer_id: int, key: PeerKey, now: float) -> None:
-        self.peer_id = peer_id
-        self.key = key
-        self.state = PEER.initial
-        self.incarnation = ""
-        self.former: tuple[str, ...] = ()
-        self.version = PREFERRED_VERSION
-        self.attempts: set[int] = set()
-        self.last_used = now
-        self.unanswered = Unanswered()
+    peer_id: int
+    key: PeerKey
+    last_used: float
+    state: str = PEER.initial
+    incarnation: str = ""
+    former: tuple[str, ...] = ()
+    version: int = PREFERRED_VERSION
+    attempts: set[int] = field(default_factory=set)
+    unanswered: Unanswered = field(default_factory=Unanswered)
+
+    @property
+    def label(self) -> str:
+        """Its name in traces."""
+        return f"peer:{self.peer_id}"
 
     def variables(self) -> dict[str, Any]:
         """The peer's spec variables, for traces."""
@@ -118,34 +123,60 @@ class PeerTable:
     """The current incarnation of each address, and older ones until they drain.
 
     Args:
+        timing: Timers of the heartbeat.
+        recorder: Moves the peers.
+        commands: Where it asks for connections and their ends.
+
+    Attributes:
         cooldown_s: After a loss the address is not tried again for this long, so
             that a dead producer costs each request nothing instead of a timeout.
     """
 
-    def __init__(self, cooldown_s: float, trace: Trace | None = None) -> None:
-        self.cooldown_s = cooldown_s
-        self.trace = trace
+    def __init__(self, timing: Timing, recorder: Recorder, commands: list[Command]) -> None:
+        self.cooldown_s = timing.heartbeat_timeout_s
+        self._idle_s = IDLE_TTLS * timing.heartbeat_ttl_s
+        self._recorder = recorder
+        self._commands = commands
         self._current: dict[PeerKey, Peer] = {}
         self._down: dict[int, Peer] = {}
         self._lost_at: dict[PeerKey, float] = {}
         self._ids = itertools.count(1)
 
-    @property
-    def connected(self) -> int:
-        """Usable incarnations: each has a connection."""
-        return len(self._current)
-
     def current(self, key: PeerKey) -> Peer | None:
         """The usable incarnation behind ``key``, or None."""
         return self._current.get(key)
+
+    def reach(self, key: PeerKey, now: float) -> bool:
+        """Whether a producer is connected or may be; the longest idle one gives way."""
+        if key in self._current or len(self._current) < MAX_PEERS:
+            return True
+        idle = min(self.idle(), key=lambda peer: peer.last_used, default=None)
+        if idle is None:
+            return False
+        self.disconnect(idle, "close", now)
+        return True
 
     def usable(self) -> list[Peer]:
         """The incarnations to which requests may be sent: one for each address."""
         return list(self._current.values())
 
+    def idle(self) -> list[Peer]:
+        """Usable incarnations that no attempt needs."""
+        return [peer for peer in self._current.values() if not peer.attempts]
+
     def all(self) -> list[Peer]:
         """Every incarnation that is not drained."""
         return [*self._current.values(), *self._down.values()]
+
+    def close_idle(self, now: float) -> None:
+        """Disconnect those that have not been needed for long."""
+        for peer in self.idle():
+            if now >= peer.last_used + self._idle_s:
+                self.disconnect(peer, "close", now)
+
+    def next_deadline(self) -> float | None:
+        """When ``close_idle`` has something to do next; None when nobody is idle."""
+        return min((peer.last_used + self._idle_s for peer in self.idle()), default=None)
 
     def cooling(self, key: PeerKey, now: float) -> bool:
         """Whether the address was lost too recently to be tried."""
@@ -160,14 +191,38 @@ class PeerTable:
         self._record(peer, "PeerOpen")
         return peer
 
+    def connect(self, key: PeerKey, now: float) -> Peer:
+        """A new incarnation, and a connection for it."""
+        self._commands.append(OpenPeer(key))
+        return self.open(key, now)
+
+    def replace(self, peer: Peer, incarnation: str, now: float) -> Peer:
+        """A new incarnation at the connection of ``peer``, which is to go down."""
+        fresh = self.open(peer.key, now)
+        fresh.incarnation = incarnation
+        fresh.former = (*peer.former, peer.incarnation)[-MAX_FORMER:]
+        return fresh
+
+    def disconnect(self, peer: Peer, event: str, now: float) -> None:
+        """Go down by ``lost`` or ``close``, with the connection; drain if nothing is left."""
+        self.down(peer, event, now)
+        self._commands.append(ClosePeer(peer.key))
+        self.drain(peer)
+
+    def heard_from(self, key: PeerKey) -> None:
+        """The control plane got traffic from the address."""
+        peer = self._current.get(key)
+        if peer is not None:
+            self.heard(peer)
+
     def heard(self, peer: Peer) -> None:
         """Action ``PeerHeard``."""
-        self._move(peer, "heard")
+        self._recorder.move(peer, "heard")
         self._record(peer, "PeerHeard")
 
     def down(self, peer: Peer, event: str, now: float) -> None:
         """Action ``PeerDown`` by ``lost``, ``replaced`` or ``close``: nothing new is sent."""
-        self._move(peer, event)
+        self._recorder.move(peer, event)
         if self._current.get(peer.key) is peer:
             del self._current[peer.key]
         self._down[peer.peer_id] = peer
@@ -179,7 +234,7 @@ class PeerTable:
         """Action ``PeerDrained``, if nothing refers to the incarnation any more."""
         if peer.state != "down" or peer.attempts:
             return False
-        self._move(peer, "drain", _NO_READS)
+        self._recorder.move(peer, "drain", _NO_READS)
         del self._down[peer.peer_id]
         self._record(peer, "PeerDrained")
         return True
@@ -189,13 +244,6 @@ class PeerTable:
         for key in [k for k, lost in self._lost_at.items() if now >= lost + self.cooldown_s]:
             del self._lost_at[key]
 
-    def _move(self, peer: Peer, event: str, guards: int = 0) -> None:
-        before = peer.state
-        peer.state = PEER.fire(before, event, guards).state
-        if self.trace is not None:
-            self.trace.fired("peer", peer.peer_id, event, guards, before, peer.state)
-
     def _record(self, peer: Peer, action: str) -> None:
-        if self.trace is not None:
-            self.trace.touch(f"peer:{peer.peer_id}", peer.variables())
-            self.trace.action(action, peer=peer.peer_id)
+        self._recorder.touch(peer)
+        self._recorder.action(action, peer=peer.peer_id)

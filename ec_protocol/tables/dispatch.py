@@ -3,9 +3,9 @@
 
 ``transitions`` costs microseconds a trigger; an engine step may fire thousands.
 So the edges are read once out of each ``Machine`` object and laid out as one
-dict from (state, event) to what can happen. Guards are passed as a bit mask
-(``Dispatcher.mask``); an edge is taken when its mask matches. The result is a
-``Step``; the caller stores ``step.state`` and carries out ``step.effect``.
+dict from (state, event, guards) to what happens. Guards are passed as a bit mask
+(``Dispatcher.mask``). The result is a ``Step``; the caller stores ``step.state``
+and carries out ``step.effect``.
 
 An event without an edge, or without an edge whose guards hold, raises a typed
 error and changes nothing (EC-1.2).
@@ -41,7 +41,7 @@ class Dispatcher:
     Stateless after construction, hence safe from any thread.
     """
 
-    __slots__ = ("_guarded", "_plain", "bits", "initial", "lifecycle", "name")
+    __slots__ = ("_steps", "bits", "initial", "lifecycle", "name")
 
     def __init__(self, lifecycle: Lifecycle, machine: Machine) -> None:
         self.lifecycle: Final = lifecycle
@@ -50,24 +50,17 @@ class Dispatcher:
         self.bits: Final[Mapping[str, int]] = {
             guard: 1 << i for i, guard in enumerate(lifecycle.guards)
         }
-        # Edges without guards need no mask at all: they are the hot ones.
-        self._plain: dict[tuple[str, str], Step] = {}
-        self._guarded: dict[tuple[str, str], tuple[tuple[int, int, Step], ...]] = {}
+        # Laid out for every set of guards that may hold, so that one lookup is enough.
+        self._steps: dict[tuple[str, str, int], Step] = {}
         for event in machine.events.values():
-            for source, transitions in event.transitions.items():
-                rows = []
-                for t in transitions:
-                    care = want = 0
-                    for condition in t.conditions:
-                        bit = self.bits[str(condition.func)]
-                        care |= bit
-                        want |= bit if condition.target else 0
-                    effect = str(t.after[0]).removeprefix(EFFECT_PREFIX) if t.after else ""
-                    rows.append((care, want, Step(str(t.dest), effect)))
-                if len(rows) == 1 and rows[0][0] == 0:
-                    self._plain[source, event.name] = rows[0][2]
-                else:
-                    self._guarded[source, event.name] = tuple(rows)
+            for source, edges in event.transitions.items():
+                for edge in edges:
+                    effect = str(edge.after[0]).removeprefix(EFFECT_PREFIX) if edge.after else ""
+                    step = Step(str(edge.dest), effect)
+                    wants = [(self.bits[str(c.func)], c.target) for c in edge.conditions]
+                    for held in range(1 << len(self.bits)):
+                        if all(bool(held & bit) == target for bit, target in wants):
+                            self._steps.setdefault((source, event.name, held), step)
 
     def mask(self, *guards: str) -> int:
         """The bit mask in which exactly ``guards`` hold."""
@@ -83,24 +76,19 @@ class Dispatcher:
             IllegalEvent, RemoteIllegalEvent: The state has no edge for the event.
             GuardRefused, RemoteGuardRefused: It has, but no guard set matches.
         """
-        step = self._plain.get((state, event))
-        if step is not None:
-            return step
-        for care, want, step in self._guarded.get((state, event), ()):
-            if guards & care == want:
-                return step
-        raise self._error(state, event, guards)
+        step = self._steps.get((state, event, guards))
+        if step is None:
+            raise self._error(state, event, guards)
+        return step
 
     def allows(self, state: str, event: str, guards: int = 0) -> bool:
         """Whether ``fire`` would succeed."""
-        if (state, event) in self._plain:
-            return True
-        return any(guards & care == want for care, want, _ in self._guarded.get((state, event), ()))
+        return (state, event, guards) in self._steps
 
     def _error(self, state: str, event: str, guards: int) -> Exception:
         known = self.lifecycle.events.get(event)
         remote = known is not None and known.by == "remote"
-        if (state, event) in self._guarded:
+        if any(known[:2] == (state, event) for known in self._steps):
             held = tuple(g for g, bit in self.bits.items() if guards & bit)
             refused = RemoteGuardRefused if remote else GuardRefused
             return refused(self.name, state, event, held)

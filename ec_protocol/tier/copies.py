@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal
 
 from ec_protocol.errors import LocalProtocolError
-from ec_protocol.tables.dispatch import COPY
+from ec_protocol.tables.dispatch import COPY, Dispatcher
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.entry import Entry, Writer
 
 CopyKind = Literal["save", "load"]
 
@@ -27,6 +28,7 @@ _LAST_RANK: Final = COPY.mask("last_rank")
 _ALL_LANDED: Final = COPY.mask("all_landed")
 
 
+@dataclass(slots=True, eq=False)
 class Copy:
     """One save or load; only ``CopyTable`` changes it.
 
@@ -39,15 +41,19 @@ class Copy:
         all_landed: Whether every rank so far copied.
     """
 
-    __slots__ = ("all_landed", "copy_id", "entry", "kind", "state", "waiting")
+    lifecycle: ClassVar[Dispatcher] = COPY
 
-    def __init__(self, copy_id: int, kind: CopyKind, entry: Entry, ranks: set[int]) -> None:
-        self.copy_id = copy_id
-        self.kind = kind
-        self.entry = entry
-        self.state = COPY.initial
-        self.waiting = ranks
-        self.all_landed = True
+    copy_id: int
+    kind: CopyKind
+    entry: Entry
+    waiting: set[int]
+    state: str = COPY.initial
+    all_landed: bool = True
+
+    @property
+    def label(self) -> str:
+        """Its name in traces."""
+        return f"copy:{self.copy_id}"
 
     def variables(self) -> dict[str, Any]:
         """The copy's spec variables, for traces."""
@@ -78,8 +84,7 @@ class CopyTable:
         self._copies: dict[int, Copy] = {}
         self._saving: dict[str, Copy] = {}
         self._ids = itertools.count(1)
-        if tier.trace is not None:
-            tier.trace.facts("copies", ranks=world_size)
+        tier.recorder.facts("copies", ranks=world_size)
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -137,7 +142,7 @@ class CopyTable:
 
     def submit(self, copy: Copy) -> None:
         """Action ``SubmitSave`` or ``SubmitLoad``: the step's metadata names the copy."""
-        self._move(copy, "submit")
+        self.tier.recorder.move(copy, "submit")
         if copy.kind == "save":
             self.tier.begin_write(copy.entry, ("save", copy.copy_id))
             self._record(copy, "SubmitSave")
@@ -146,7 +151,7 @@ class CopyTable:
 
     def skip(self, copy: Copy) -> None:
         """Action ``SaveSkipped`` or ``LoadSkipped`` of a copy that no worker knows."""
-        self._move(copy, "skip")
+        self.tier.recorder.move(copy, "skip")
         self._finish(copy, landed=False)
 
     def report(self, copy_id: int, rank: int, landed: bool) -> Copy:
@@ -173,7 +178,9 @@ class CopyTable:
             )
         all_landed = copy.all_landed and landed
         last = len(copy.waiting) == 1
-        self._move(copy, "report", (_LAST_RANK if last else 0) | (_ALL_LANDED if all_landed else 0))
+        self.tier.recorder.move(
+            copy, "report", (_LAST_RANK if last else 0) | (_ALL_LANDED if all_landed else 0)
+        )
         copy.waiting.discard(rank)
         copy.all_landed = all_landed
         if last:
@@ -189,24 +196,17 @@ class CopyTable:
             tier.unpin(entry, ("load", copy.copy_id))
         else:
             del self._saving[entry.mm_hash]
-            writer = ("save", copy.copy_id)
+            writer: Writer = ("save", copy.copy_id)
             if landed:
-                tier.write_landed(entry, ("save", copy.copy_id))
+                tier.write_landed(entry, writer)
             else:
                 if entry.writer == writer:
-                    tier.write_ended(entry, ("save", copy.copy_id))
+                    tier.write_ended(entry, writer)
                 tier.drop_allocated(entry)
         counts = self.landed if landed else self.skipped
         counts[copy.kind] += 1
         self._record(copy, f"{copy.kind.capitalize()}{'Landed' if landed else 'Skipped'}")
 
-    def _move(self, copy: Copy, event: str, guards: int = 0) -> None:
-        before = copy.state
-        copy.state = COPY.fire(before, event, guards).state
-        if self.tier.trace is not None:
-            self.tier.trace.fired("copy", copy.copy_id, event, guards, before, copy.state)
-
     def _record(self, copy: Copy, action: str) -> None:
-        if self.tier.trace is not None:
-            self.tier.trace.touch(f"copy:{copy.copy_id}", copy.variables())
-            self.tier.trace.action(action, mm_hash=copy.entry.mm_hash, copy=copy.copy_id)
+        self.tier.recorder.touch(copy)
+        self.tier.recorder.action(action, mm_hash=copy.entry.mm_hash, copy=copy.copy_id)

@@ -3,7 +3,7 @@
 
 Methods with a capital-letter twin in ``spec/lifecycle.toml`` (``alloc`` is
 ``Alloc``) are protocol actions. The others are the entry events that the actions
-of ``copies``, ``consumer`` and ``producer`` are made of.
+of ``copies``, ``attempts`` and ``grants`` are made of.
 
 Called by the engine thread and the pump; the connector's one lock is held around
 every call. Nothing here does I/O or reads a clock.
@@ -20,7 +20,7 @@ from ec_protocol.errors import LocalProtocolError
 from ec_protocol.tables.dispatch import ENTRY
 from ec_protocol.tier.entry import Entry, Holder, Writer
 from ec_protocol.tier.extents import ExtentAllocator, Extents
-from ec_protocol.trace import Trace
+from ec_protocol.trace import Recorder, Trace
 
 #: An entry in more pieces than this is made only when nothing is left to evict.
 PREFERRED_EXTENTS: Final = 2
@@ -43,6 +43,10 @@ class EncodingTier:
         preferred_extents: See ``PREFERRED_EXTENTS``.
         extra_evictions: See ``EXTRA_EVICTIONS``.
 
+    Attributes:
+        recorder: Moves and records whatever the process has a lifecycle for.
+        listener: Told of every event, under the lock; must neither raise nor take long.
+
     Invariants (checked by ``check``): ``NoOverlap``, ``Conserved``,
     ``PinSafety``.
     """
@@ -60,12 +64,11 @@ class EncodingTier:
             raise LocalProtocolError(f"block_size_bytes={block_size_bytes}: must be positive")
         self.num_blocks = num_blocks
         self.block_size_bytes = block_size_bytes
-        self.trace = trace
+        self.recorder = Recorder(trace)
         self.preferred_extents = preferred_extents
         self.extra_evictions = extra_evictions
         self.retired_blocks = 0
         self.evictions = 0
-        #: Told of every event, under the lock; must neither raise nor take long.
         self.listener: Callable[[TierEvent, Entry], None] | None = None
         self._space = ExtentAllocator(num_blocks)
         self._live: dict[str, Entry] = {}
@@ -79,8 +82,7 @@ class EncodingTier:
         self._ids = itertools.count(1)
         self._orders = itertools.count(1)
         self._steps = itertools.count(1)
-        if trace is not None:
-            trace.facts("tier", total=num_blocks, block_size=block_size_bytes)
+        self.recorder.facts("tier", total=num_blocks, block_size=block_size_bytes)
 
     # ------------------------------------------------------------- queries
     def get(self, mm_hash: str) -> Entry | None:
@@ -135,16 +137,14 @@ class EncodingTier:
             return None
         entry = Entry(next(self._ids), mm_hash, extents, count, nbytes, shape)
         self._live[mm_hash] = entry
-        if self.trace is not None:
-            self._touch(entry)
-            self.trace.action("Alloc", mm_hash=mm_hash, blocks=count)
+        self.recorder.touch(entry, self)
+        self.recorder.action("Alloc", mm_hash=mm_hash, blocks=count)
         return entry
 
     def cancel(self, entry: Entry) -> None:
         """Action ``Cancel``: give up an encoding that nobody is writing."""
         self.drop_allocated(entry)
-        if self.trace is not None:
-            self.trace.action("Cancel", mm_hash=entry.mm_hash)
+        self.recorder.action("Cancel", mm_hash=entry.mm_hash)
 
     def reserve(self, mm_hash: str) -> bool:
         """Action ``Reserve``: promise that a load of ``mm_hash`` in this step cannot fail.
@@ -159,8 +159,7 @@ class EncodingTier:
             holder: Holder = ("step", next(self._steps))
             self.pin(entry, holder)
             self._step_holders[entry] = holder
-            if self.trace is not None:
-                self.trace.action("Reserve", mm_hash=mm_hash)
+            self.recorder.action("Reserve", mm_hash=mm_hash)
         return True
 
     def end_step(self) -> None:
@@ -170,8 +169,7 @@ class EncodingTier:
         for entry, holder in self._step_holders.items():
             self.unpin(entry, holder)
         self._step_holders.clear()
-        if self.trace is not None:
-            self.trace.action("EndStep")
+        self.recorder.action("EndStep")
 
     def hold(self, entry: Entry, holder: Holder) -> None:
         """Action ``Hold``: keep an announced or fetched encoding for a while.
@@ -179,14 +177,12 @@ class EncodingTier:
         The caller bounds the time and calls ``release_hold`` (EC-3.6).
         """
         self.pin(entry, holder)
-        if self.trace is not None:
-            self.trace.action("Hold", mm_hash=entry.mm_hash, holder=holder)
+        self.recorder.action("Hold", mm_hash=entry.mm_hash, holder=holder)
 
     def release_hold(self, entry: Entry, holder: Holder) -> None:
         """Action ``ReleaseHold``."""
         self.unpin(entry, holder)
-        if self.trace is not None:
-            self.trace.action("ReleaseHold", mm_hash=entry.mm_hash, holder=holder)
+        self.recorder.action("ReleaseHold", mm_hash=entry.mm_hash, holder=holder)
 
     def reclaim(self, entry_id: int) -> int:
         """Action ``Reclaim``: a proof came after all; retired blocks are free again.
@@ -204,66 +200,65 @@ class EncodingTier:
         count = entry.num_blocks
         self.retired_blocks -= count
         self._tell("recovered", entry)
-        if self.trace is not None:
-            self.trace.touch("tier", self.variables())
-            self.trace.action("Reclaim", entry=entry_id, blocks=count)
+        self.recorder.touch(self)
+        self.recorder.action("Reclaim", entry=entry_id, blocks=count)
         return count
 
     # ----------------------------------------------- entry events of other actions
     def drop_allocated(self, entry: Entry) -> None:
         """Event ``cancel``."""
-        self._move(entry, "cancel")
+        self.recorder.move(entry, "cancel")
         self._release(entry, self._live)
         self._tell("lost", entry)
 
     def begin_write(self, entry: Entry, writer: Writer) -> None:
         """Event ``begin_write``: ``writer`` is about to be handed the blocks."""
-        self._move(entry, "begin_write")
+        self.recorder.move(entry, "begin_write")
         entry.writer = writer
-        self._touch(entry)
+        self.recorder.touch(entry, self)
 
     def write_landed(self, entry: Entry, writer: Writer) -> None:
         """Event ``write_landed``: the bytes are the named encoding."""
         self._check_writer(entry, writer, "write_landed")
-        self._move(entry, "write_landed")
+        self.recorder.move(entry, "write_landed")
         entry.writer = None
         entry.order = next(self._orders)
         self._enqueue(entry)
-        self._touch(entry)
+        self.recorder.touch(entry, self)
         self._tell("stored", entry)
 
     def write_ended(self, entry: Entry, writer: Writer) -> None:
         """Event ``write_ended``: the writer is provably gone, its bytes do not count."""
         self._check_writer(entry, writer, "write_ended")
-        self._move(entry, "write_ended")
+        self.recorder.move(entry, "write_ended")
         entry.writer = None
-        self._touch(entry)
+        self.recorder.touch(entry, self)
 
     def write_lost(self, entry: Entry, writer: Writer) -> None:
         """Event ``write_lost``: quarantine the blocks; the name is free for a new entry."""
         self._check_writer(entry, writer, "write_lost")
-        self._move(entry, "write_lost")
+        self.recorder.move(entry, "write_lost")
         del self._live[entry.mm_hash]
         self._quarantined[entry.entry_id] = entry
-        self._touch(entry)
+        self.recorder.touch(entry, self)
         self._tell("quarantined", entry)
 
     def dma_ended(self, entry: Entry) -> None:
         """Event ``dma_ended``: with the proof in hand the blocks are free."""
-        self._move(entry, "dma_ended")
+        self.recorder.move(entry, "dma_ended")
         entry.writer = None
         del self._quarantined[entry.entry_id]
         self._space.free(entry.extents)
-        self._touch(entry)
+        self.recorder.touch(entry, self)
         self._tell("recovered", entry)
 
     def retire(self, entry: Entry) -> None:
         """Event ``retire``: no proof came; the blocks leave circulation."""
-        self._move(entry, "retire")
+        self.recorder.move(entry, "retire")
         del self._quarantined[entry.entry_id]
         self._retired[entry.entry_id] = entry
         self.retired_blocks += entry.num_blocks
-        self._touch(entry)
+        self.recorder.touch(entry, self)
         self._tell("retired", entry)
 
     def pin(self, entry: Entry, holder: Holder) -> None:
@@ -275,12 +270,11 @@ class EncodingTier:
         if holder in entry.holders:
             raise LocalProtocolError(f"pin: {holder} holds {entry!r} already", clause="EC-2.4")
         was_ready = entry.state == "ready"
-        self._move(entry, "pin")
+        self.recorder.move(entry, "pin")
         entry.holders.add(holder)
         if was_ready:
             self._evictable_blocks -= entry.num_blocks
-        if self.trace is not None:
-            self._touch(entry)
+        self.recorder.touch(entry, self)
 
     def unpin(self, entry: Entry, holder: Holder) -> None:
         """Event ``unpin``: each holder releases once.
@@ -292,12 +286,11 @@ class EncodingTier:
         if holder not in holders:
             raise LocalProtocolError(f"unpin: {holder} does not hold {entry!r}", clause="EC-2.4")
         last = len(holders) == 1
-        self._move(entry, "unpin", _LAST_HOLDER if last else 0)
+        self.recorder.move(entry, "unpin", _LAST_HOLDER if last else 0)
         holders.remove(holder)
         if last:
             self._enqueue(entry)
-        if self.trace is not None:
-            self._touch(entry)
+        self.recorder.touch(entry, self)
 
     # -------------------------------------------------------------- internals
     def _make_room(self, count: int) -> Extents | None:
@@ -322,13 +315,12 @@ class EncodingTier:
             entry.queued = False
             if entry.state == "ready":
                 break
-        self._move(entry, "evict")
+        self.recorder.move(entry, "evict")
         self._evictable_blocks -= entry.num_blocks
         self._release(entry, self._live)
         self.evictions += 1
         self._tell("evicted", entry)
-        if self.trace is not None:
-            self.trace.action("Evict", mm_hash=entry.mm_hash)
+        self.recorder.action("Evict", mm_hash=entry.mm_hash)
 
     def _enqueue(self, entry: Entry) -> None:
         self._evictable_blocks += entry.num_blocks
@@ -339,7 +331,7 @@ class EncodingTier:
     def _release(self, entry: Entry, index: dict[str, Entry]) -> None:
         del index[entry.mm_hash]
         self._space.free(entry.extents)
-        self._touch(entry)
+        self.recorder.touch(entry, self)
 
     def _tell(self, event: TierEvent, entry: Entry) -> None:
         if self.listener is not None:
@@ -352,16 +344,7 @@ class EncodingTier:
                 clause="EC-2.3",
             )
 
-    def _move(self, entry: Entry, event: str, guards: int = 0) -> None:
-        before = entry.state
-        entry.state = ENTRY.fire(before, event, guards).state
-        if self.trace is not None:
-            self.trace.fired("entry", entry.entry_id, event, guards, before, entry.state)
-
-    def _touch(self, entry: Entry) -> None:
-        if self.trace is not None:
-            self.trace.touch(f"entry:{entry.entry_id}", entry.variables())
-            self.trace.touch("tier", self.variables())
+    label: Final = "tier"
 
     def variables(self) -> dict[str, int]:
         """The tier's block counts, for traces and metrics."""

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-from ec_protocol.tables.dispatch import ENTRY
+from ec_protocol.tables.dispatch import ENTRY, Dispatcher
 from ec_protocol.tier.extents import Extents
 
 HolderKind = Literal["load", "grant", "hold", "step"]
@@ -15,6 +16,7 @@ Holder = tuple[HolderKind, int]
 Writer = tuple[Literal["save", "read"], int]
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One encoding in one region; only ``EncodingTier`` changes it.
 
@@ -32,45 +34,33 @@ class Entry:
         queued: Whether the tier's eviction queue has an item for the entry.
     """
 
-    __slots__ = (
-        "entry_id",
-        "extents",
-        "holders",
-        "mm_hash",
-        "nbytes",
-        "num_blocks",
-        "order",
-        "queued",
-        "shape",
-        "state",
-        "writer",
-    )
+    lifecycle: ClassVar[Dispatcher] = ENTRY
 
-    def __init__(
-        self,
-        entry_id: int,
-        mm_hash: str,
-        extents: Extents,
-        num_blocks: int,
-        nbytes: int,
-        shape: tuple[int, ...] | None,
-    ) -> None:
-        self.entry_id = entry_id
-        self.mm_hash = mm_hash
-        self.state = ENTRY.initial
-        self.extents = extents
-        self.num_blocks = num_blocks
-        self.nbytes = nbytes
-        self.shape = shape
-        self.holders: set[Holder] = set()
-        self.writer: Writer | None = None
-        self.order = 0
-        self.queued = False
+    entry_id: int
+    mm_hash: str
+    extents: Extents
+    num_blocks: int
+    nbytes: int
+    shape: tuple[int, ...] | None
+    state: str = ENTRY.initial
+    holders: set[Holder] = field(default_factory=set)
+    writer: Writer | None = None
+    order: int = 0
+    queued: bool = False
 
     @property
     def servable(self) -> bool:
         """Whether the bytes are the named encoding (EC-2.2): ready or pinned."""
         return self.state in ("ready", "pinned")
+
+    def contradicts(self, nbytes: int, shape: tuple[int, int]) -> bool:
+        """Whether something else was stored under the name than an encoding like that."""
+        return self.nbytes != nbytes or self.shape not in (None, shape)
+
+    @property
+    def label(self) -> str:
+        """Its name in traces."""
+        return f"entry:{self.entry_id}"
 
     def variables(self) -> dict[str, Any]:
         """The entry's spec variables, for traces."""

@@ -52,8 +52,7 @@ class HoldTable:
         # An entry that several requests wait for takes its share once.
         self._held: Counter[Entry] = Counter()
         self._holds: dict[HoldKey, _Hold] = {}
-        if tier.trace is not None:
-            tier.trace.facts("holds", max_blocks=self.max_blocks)
+        tier.recorder.facts("holds", max_blocks=self.max_blocks)
 
     def __len__(self) -> int:
         return len(self._holds)

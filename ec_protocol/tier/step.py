@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ec_protocol.items import Item
 from ec_protocol.tier.copies import Copy, CopyTable
 from ec_protocol.tier.encodings import EncodingTier
@@ -14,11 +16,17 @@ class Step:
     Args:
         tier: Where promised encodings are reserved.
         copies: Where copies are planned.
+        counters: Where it counts hits, misses and what was not saved.
+        saves: Whether what is encoded is saved.
     """
 
-    def __init__(self, tier: EncodingTier, copies: CopyTable) -> None:
+    def __init__(
+        self, tier: EncodingTier, copies: CopyTable, counters: Counter[str], *, saves: bool
+    ) -> None:
         self._tier = tier
         self._copies = copies
+        self._counters = counters
+        self._saves = saves
         self._promised: set[str] = set()
         self._loads: set[str] = set()
         self._planned: list[Copy] = []
@@ -39,15 +47,24 @@ class Step:
         if mm_hash in self._loads:
             return None
         self._loads.add(mm_hash)
+        self._counters["hits"] += 1
         copy = self._copies.plan_load(mm_hash)
         self._planned.append(copy)
         return copy
 
     def save(self, item: Item) -> Copy | None:
-        """Plan the save of what will be encoded; None without room, or if it is there."""
+        """Plan the save of what will be encoded; None if it is not to be saved, or is there."""
+        self._counters["misses"] += 1
+        if not self._saves or item.nbytes <= 0:
+            return None
+        if not item.named_by_content:
+            self._counters["not_named_by_content"] += 1
+            return None
         copy = self._copies.plan_save(item.mm_hash, item.nbytes, item.shape)
         if copy is not None:
             self._planned.append(copy)
+        elif self._tier.get(item.mm_hash) is None:
+            self._counters["saves_without_room"] += 1
         return copy
 
     def build(self) -> tuple[Copy, ...]:

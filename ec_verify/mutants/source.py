@@ -29,7 +29,8 @@ from ec_verify.nearest import did_you_mean
 
 #: The files, and the tests that are the likeliest to notice.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "consumer": ("test_consumer.py", "test_consumer_acks.py", "test_consumer_reads.py"),
+    "fetches": ("test_consumer.py", "test_consumer_waiters.py", "test_consumer_reads.py"),
+    "acks": ("test_consumer_acks.py", "test_consumer_restarts.py", "test_consumer_unnamed.py"),
     "attempts": ("test_consumer_reads.py", "test_consumer_peers.py", "test_consumer.py"),
     "grants": ("test_producer.py", "test_producer_limits.py"),
     "encodings": ("test_tier.py", "test_tier_check.py", "test_tier_tells.py"),

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from ec_protocol.errors import TraceError
 from ec_protocol.tables.lifecycle import load_actions, load_lifecycles
-from ec_protocol.trace import read_trace
 from ec_verify.behaviours.story import Arrow, ArrowKind, Lane, OpenBars, Step, Story
 from ec_verify.behaviours.tier import REPORTS
 from ec_verify.traces.merge import Cue, in_order
+from ec_verify.traces.read import read_trace
 
 Record = Mapping[str, Any]
 

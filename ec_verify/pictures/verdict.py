@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ec_protocol.trace import read_trace
 from ec_verify.behaviours.story import Story, Verdict
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check_runs
 from ec_verify.traces.load import RecordError, make_run
+from ec_verify.traces.read import read_trace
 
 
 def give_verdict(story: Story, paths: Sequence[Path]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ec_protocol.errors import TraceError
-from ec_protocol.trace import read_trace
+from ec_verify.traces.read import read_trace
 
 
 def by_run(files: Sequence[Path]) -> list[tuple[Path, ...]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ec_protocol.errors import TraceError
-from ec_protocol.trace import read_trace
 from ec_verify.traces.fields import ARGUMENTS, FACTS, VARIABLES, read_fields
+from ec_verify.traces.read import read_trace
 
 _SUFFIXES: Final = (".ndjson", ".ndjson.gz")
 _RECORD: Final = {"seq", "t", "node", "action", "args", "fired", "vars"}

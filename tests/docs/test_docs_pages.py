@@ -140,7 +140,7 @@ def test_the_clause_that_is_followed_is_followed_by_real_names() -> None:
         "tla/peer_read/PeerRead.tla": ["ReadDone(a) =="],
         "tla/peer_read/PeerProps.tla": ["FencedAcceptInv =="],
         "tla/peer_read/models.toml": ["[model.MCPeerRead]", "[model.BugPeerReadF3]", "AcceptFence"],
-        "ec_protocol/p2p/consumer.py": ["def read_done", "now < attempt.fence", '"ReadDone"'],
+        "ec_protocol/p2p/attempts.py": ["def read_done", "now < attempt.fence", '"ReadDone"'],
         "tests/ec_protocol/p2p/test_consumer_reads.py": [
             "test_bytes_count_only_if_the_end_was_seen_before_the_fence",
             '@pytest.mark.clause("EC-5.3")',

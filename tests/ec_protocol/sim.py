@@ -24,7 +24,6 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import Copy, CopyTable
@@ -32,6 +31,7 @@ from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
+from tests.ec_protocol.world import reading_side
 
 BLOCK = 16
 BASE = 1 << 20
@@ -117,13 +117,7 @@ class Node:
         self.tier = EncodingTier(num_blocks, BLOCK, trace)
         self.holds = HoldTable(self.tier)
         self.copies = CopyTable(self.tier, world_size)
-        self.consumer = ConsumerReads(
-            self.tier,
-            holds=self.holds,
-            timing=timing,
-            compat_hash=COMPAT,
-            session=f"{name}-{incarnation}",
-        )
+        self.consumer = reading_side(self.tier, self.holds, timing, f"{name}-{incarnation}", COMPAT)
         self.producer = ProducerGrants(
             self.tier,
             timing=timing,
@@ -180,15 +174,17 @@ class Node:
         fetched = {id(f.entry) for f in self.consumer._fetches.values()}
         saved = {id(c.entry) for c in self.copies if c.kind == "save"}
         quarantined = {
-            a.entry.entry_id for a in self.consumer._attempts.values() if a.state == "quarantined"
+            a.entry.entry_id
+            for a in self.consumer.attempts._attempts.values()
+            if a.state == "quarantined"
         }
         for entry in self.tier.entries():
             if entry.state in ("allocated", "saving"):
                 assert id(entry) in fetched | saved, f"Progress: nobody ends {entry}"
             if entry.state == "quarantined":
                 assert entry.entry_id in quarantined, f"Progress: nobody ends {entry}"
-        reading = sum(a.state == "reading" for a in self.consumer._attempts.values())
-        assert reading == self.consumer.active_reads
+        reading = sum(a.state == "reading" for a in self.consumer.attempts._attempts.values())
+        assert reading == self.consumer.attempts.active_reads
 
 
 @dataclass
@@ -215,7 +211,7 @@ class World:
 
     def run_command(self, node: Node) -> None:
         """The pump of ``node`` carries out its oldest command."""
-        node.commands += node.consumer.drain()
+        node.commands += node.consumer.attempts.drain()
         if not node.commands:
             return
         command = node.commands.pop(0)
@@ -236,7 +232,7 @@ class World:
         if not node.consumer.post_read(command.attempt_id, self.now(node)):
             return
         assert sum(n for _, n in command.local) == sum(n for _, n in command.remote)
-        entry = node.consumer._attempts[command.attempt_id].entry
+        entry = node.consumer.attempts._attempts[command.attempt_id].entry
         pairs = []
         for (offset, size), (addr, size2) in zip(command.local, command.remote, strict=True):
             assert size == size2
@@ -290,7 +286,7 @@ class World:
         """Tear down the endpoint of an abandoned READ: it can write nothing more."""
         dma.closed = True
         self.dmas.remove(dma)
-        dma.node.consumer.dma_ended(dma.attempt_id, "endpoint_closed", self.now(dma.node))
+        dma.node.consumer.attempts.dma_ended(dma.attempt_id, "endpoint_closed", self.now(dma.node))
 
     def tick(self, node: Node) -> None:
         now = self.now(node)

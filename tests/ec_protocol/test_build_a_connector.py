@@ -275,7 +275,7 @@ def test_a_data_plane_that_is_not_there_lets_the_request_fall_back(both):
 def test_a_connection_that_is_made_is_told_before_anybody_answers(both):
     _, reading, announced = both
     reading.node.want(item(LARGE), announced, "r", reading.clock())
-    peers = reading.node.reads.peers
+    peers = reading.node.reads.attempts.peers
     turn_until(lambda: [peer.state for peer in peers.usable()] == ["live"], reading)
 
 

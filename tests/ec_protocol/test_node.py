@@ -342,8 +342,8 @@ def test_both_sides_mean_the_same_by_the_same_facts_only() -> None:
     assert n.reads is not None
     assert n.grants is not None
     expected = wire.compatibility_hash(*facts, BLOCK)
-    assert n.reads.compat_hash == n.grants.compat_hash == expected
-    assert (n.reads.session, n.grants.incarnation) == ("i", "i")
+    assert n.reads.attempts.compat_hash == n.grants.compat_hash == expected
+    assert (n.reads.attempts.session, n.grants.incarnation) == ("i", "i")
 
 
 def test_an_answer_is_a_sign_of_life() -> None:
@@ -351,17 +351,17 @@ def test_an_answer_is_a_sign_of_life() -> None:
     pair.want()
     pair.deliver(wire.XferAck(mm_hash="z", status=0, session_id="s.9"))
     assert pair.consumer.reads is not None
-    peer = pair.consumer.reads.peers.current(ADDRESS)
+    peer = pair.consumer.reads.attempts.peers.current(ADDRESS)
     assert peer is not None
     assert peer.state == "live"
 
 
 def test_parts_may_be_others() -> None:
-    class Small(Parts):
-        def holds(self, tier: EncodingTier, share: float) -> HoldTable:
-            return HoldTable(tier, share / 2)
+    class Small(HoldTable):
+        def __init__(self, tier: EncodingTier, share: float) -> None:
+            super().__init__(tier, share / 2)
 
-    assert Node(blocks=8, block_bytes=1, parts=Small()).holds.max_blocks == 2
+    assert Node(blocks=8, block_bytes=1, parts=Parts(holds=Small)).holds.max_blocks == 2
     assert Node(blocks=8, block_bytes=1).holds.max_blocks == 4
 
 

@@ -113,7 +113,7 @@ def test_a_lost_peer_fails_what_waits_and_a_heard_one_does_not() -> None:
     pair.want()
     assert pair.consumer.has_commands
     assert pair.consumer.reads is not None
-    peer = pair.consumer.reads.peers.current(ADDRESS)
+    peer = pair.consumer.reads.attempts.peers.current(ADDRESS)
     assert peer is not None
     assert peer.state == "connecting"
     pair.consumer.heard(ADDRESS, pair.now)

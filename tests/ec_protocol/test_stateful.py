@@ -277,7 +277,7 @@ class ConnectorMachine(RuleBasedStateMachine):
         node = self.world.nodes[name]
         now = self.world.now(node)
         if kind == "heard":
-            node.consumer.peer_heard(("sim", producer), now)
+            node.consumer.attempts.peers.heard_from(("sim", producer))
         elif kind == "lost":
             node.consumer.peer_lost(("sim", producer), now)
         else:
@@ -385,7 +385,7 @@ class ConnectorMachine(RuleBasedStateMachine):
             assert node.tier.retired_blocks == 0, "Progress: a proof must reclaim"
             states = {entry.state for entry in node.tier.entries()}
             assert states <= {"ready"}, f"Progress: entries in {states}"
-            for peer in node.consumer.peers.all():
+            for peer in node.consumer.attempts.peers.all():
                 assert not peer.attempts
 
 
@@ -399,7 +399,7 @@ def choose(items, pick):
 
 
 def is_reading(dma: Dma) -> bool:
-    attempt = dma.node.consumer._attempts.get(dma.attempt_id)
+    attempt = dma.node.consumer.attempts._attempts.get(dma.attempt_id)
     return attempt is not None and attempt.state == "reading"
 
 

@@ -14,7 +14,8 @@ from ec_protocol.errors import LocalProtocolError, TraceError
 from ec_protocol.tables.dispatch import ENTRY
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.trace import TRACE_VERSION, NdjsonSink, Trace, read_trace
+from ec_protocol.trace import TRACE_VERSION, NdjsonSink, Trace
+from ec_verify.traces.read import read_trace
 
 pytestmark = pytest.mark.clause("EC-1.3")
 
@@ -130,7 +131,7 @@ def test_the_state_after_every_record_follows_from_the_records() -> None:
 def test_off_means_no_records_and_no_work() -> None:
     tier = EncodingTier(8, 16)
     saved_and_loaded(tier)
-    assert tier.trace is None
+    assert tier.recorder.trace is None
 
 
 def test_an_action_that_the_table_does_not_have_is_refused() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.trace import NdjsonSink, Trace, TraceError, read_trace
+from ec_protocol.trace import NdjsonSink, Trace, TraceError
+from ec_verify.traces.read import read_trace
 
 BLOCK = 64
 

@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ec_protocol.p2p import wire
+from ec_protocol.p2p.acks import Acks
+from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.p2p.commands import (
     AbandonRead,
     Command,
@@ -34,7 +36,7 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.consumer import ConsumerReads, FetchState
+from ec_protocol.p2p.fetches import Fetches, FetchState
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
@@ -115,6 +117,14 @@ class Producer(Region):
         )
 
 
+def reading_side(
+    tier: EncodingTier, holds: HoldTable, timing: Timing, session: str, compat: str = COMPAT
+) -> Fetches:
+    """Fetches, and the attempts that they are made of."""
+    attempts = Attempts(tier, timing=timing, compat_hash=compat, session=session)
+    return Fetches(attempts, Acks(attempts), holds)
+
+
 class World(Region):
     """The consumer's region, everything in flight, and the current producer."""
 
@@ -131,9 +141,7 @@ class World(Region):
         self.sink = sink
         super().__init__(blocks, self._trace("consumer"))
         self.holds = HoldTable(self.tier)
-        self.reads = ConsumerReads(
-            self.tier, holds=self.holds, timing=self.timing, compat_hash=COMPAT, session="c1"
-        )
+        self.reads = reading_side(self.tier, self.holds, self.timing, "c1")
         self.producer_blocks = producer_blocks
         self.producer = self._new_producer()
         self.requests: list[bytes] = []
@@ -174,7 +182,7 @@ class World(Region):
     # --------------------------------------------------------------- the pump
     def pump(self) -> list[Command]:
         """Carry out what the consumer wants done; returns it, in order."""
-        commands = self.reads.drain()
+        commands = self.reads.attempts.drain()
         self.commands += commands
         for command in commands:
             match command:
@@ -201,7 +209,7 @@ class World(Region):
         """The consumer gets every ack."""
         while self.acks:
             ack = wire.decode_ack([b"", self.acks.pop(0)])
-            self.reads.peer_heard(PRODUCER, self.now)
+            self.reads.attempts.peers.heard_from(PRODUCER)
             self.reads.on_ack(PRODUCER, ack, self.now)
         self.pump()
 

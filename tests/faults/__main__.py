@@ -17,11 +17,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.faults import FAULTS, HERE
-from tests.faults.patched import ROOT, PatchError, apply, paths, shown
+from tests.faults.patched import ROOT, PatchError, apply, paths, relative, source
 
 #: A new fault is none before these lines are filled in.
 HEADER = "Clause: EC-\nSchedule: \nFault: \nSymptom: \nCaught-by: \nNon-strict: \nRaises: \n\n"
 FOLDERS = ("ec_protocol", "ec_connector", "ec_verify")
+BY_HAND = """By hand, with everything else committed:
+  git apply -3 tests/faults/NAME.patch  # then edit, or write it anew if its file is gone
+  python -m tests.faults write NAME
+  git checkout HEAD -- ec_protocol ec_connector ec_verify
+"""
 
 
 def git(*words: str, where: Path = ROOT, fine: Sequence[int] = (0,)) -> str:
@@ -73,8 +78,8 @@ def refresh(name: str) -> None:
     """Merge a patch into the source as it is now.
 
     Raises:
-        PatchError: Both have changed the same lines, or what the patch was made for is
-            not known to git.
+        PatchError: Both have changed the same lines, a file is gone, or what the patch
+            was made for is not known to git.
     """
     patch = HERE / f"{name}.patch"
     blobs = re.findall(r"^index ([0-9a-f]+)\.\.", patch.read_text(encoding="utf-8"), re.MULTILINE)
@@ -84,7 +89,7 @@ def refresh(name: str) -> None:
     faulty = apply(patch, before)
     now, merged = {}, {}
     for path, was in before.items():
-        now[path] = (ROOT / path).read_text(encoding="utf-8")
+        now[path] = source(patch, path)
         with tempfile.TemporaryDirectory(prefix="ec-faults-") as folder:
             sides = {"now": now[path], "was": was, "faulty": faulty[path]}
             for side, text in sides.items():
@@ -93,9 +98,7 @@ def refresh(name: str) -> None:
                 merged[path] = git("merge-file", "-p", *sides, where=Path(folder))
             except PatchError as exc:
                 raise PatchError(
-                    f"{shown(patch)} and the source have changed the same lines of {path}. By "
-                    f"hand: git apply -3 {shown(patch)}; edit; git reset; "
-                    f"python -m tests.faults write {name}; git restore {' '.join(FOLDERS)}"
+                    f"{relative(patch)} and the source have changed the same lines of {path}"
                 ) from exc
     put(name, difference(now, merged))
 
@@ -118,10 +121,12 @@ def main() -> int:
                 refresh(name)
             else:
                 continue
-            sys.stdout.write(f"{shown(HERE / f'{name}.patch')}\n")
-        except (OSError, PatchError) as exc:
+            sys.stdout.write(f"{relative(HERE / f'{name}.patch')}\n")
+        except PatchError as exc:
             sys.stderr.write(f"{exc}\n")
             failed = 1
+    if failed and chosen.action == "refresh":
+        sys.stderr.write(BY_HAND)
     return failed
 
 

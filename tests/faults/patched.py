@@ -57,15 +57,17 @@ def apply(patch: Path, files: Mapping[str, str]) -> dict[str, str]:
         for name in changed:
             copy = Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(files.get(name) or _source(patch, name), encoding="utf-8")
+            copy.write_text(files.get(name) or source(patch, name), encoding="utf-8")
         # Not as a part of whatever repository the temporary folder may lie in.
         place = {**os.environ, "GIT_CEILING_DIRECTORIES": str(Path(folder).parent)}
-        done = subprocess.run(
-            ["git", "apply", str(patch)], cwd=folder, env=place, capture_output=True, text=True
-        )
+        words = ["git", "apply", str(patch)]
+        try:
+            done = subprocess.run(words, cwd=folder, env=place, capture_output=True, text=True)
+        except FileNotFoundError as exc:
+            raise PatchError("seeded faults are patches, which git applies: install git") from exc
         if done.returncode:
             raise PatchError(
-                f"{shown(patch)} does not apply any more: the source has moved on "
+                f"{relative(patch)} does not apply any more: the source has moved on "
                 f"({done.stderr.strip()}). To merge it with what the source is now: "
                 f"python -m tests.faults refresh {patch.stem}"
             )
@@ -81,20 +83,25 @@ def paths(patch: Path) -> list[str]:
     lines = patch.read_text(encoding="utf-8").splitlines()
     found = [line.removeprefix("+++ b/") for line in lines if line.startswith("+++ b/")]
     if not found:
-        raise PatchError(f"{shown(patch)} changes nothing: it is no fault")
+        raise PatchError(f"{relative(patch)} changes nothing: it is no fault")
     return found
 
 
-def _source(patch: Path, name: str) -> str:
+def source(patch: Path, name: str) -> str:
+    """A file of the checkout that a patch is for.
+
+    Raises:
+        PatchError: There is none.
+    """
     try:
         return (ROOT / name).read_text(encoding="utf-8")
     except FileNotFoundError as exc:
         raise PatchError(
-            f"{shown(patch)} does not apply any more: {name} is gone; write it anew"
+            f"{relative(patch)} does not apply any more: {name} is gone; write the fault anew"
         ) from exc
 
 
-def shown(patch: Path) -> Path:
+def relative(patch: Path) -> Path:
     """The path as people type it."""
     return patch.relative_to(ROOT) if patch.is_relative_to(ROOT) else patch
 

@@ -77,8 +77,10 @@ def test_there_are_enough_faults_of_every_kind() -> None:
     assert all(fault.text.endswith(".") for fault in FAULTS.values())
     assert all(fault.symptom.endswith(".") for fault in FAULTS.values())
     files = Counter(path for fault in FAULTS.values() for path in paths(fault.patch))
-    assert min(files[f"ec_protocol/{p}.py"] for p in ("p2p/grants", "node")) >= 3
-    assert min(files[f"ec_protocol/tier/{p}.py"] for p in ("encodings", "copies", "holds")) >= 3
+    for part in ("p2p/acks", "p2p/attempts", "p2p/fetches", "p2p/grants"):
+        assert files[f"ec_protocol/{part}.py"] >= 3, part
+    for part in ("tier/encodings", "tier/copies", "tier/holds"):
+        assert files[f"ec_protocol/{part}.py"] >= 3, part
 
 
 # ----------------------------------------------------------------- patches and worlds

@@ -212,7 +212,7 @@ def test_a_save_that_has_not_landed_is_asked_for_again(their_producer, our_consu
 @pytest.mark.clause("EC-8.4")
 def test_another_model_is_refused(their_producer, our_consumer):
     node = our_consumer
-    node.node.reads.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
+    node.node.reads.attempts.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
     name, _, _ = their_producer.save(1)
     assert node.fetch(name, their_producer.address, BLOCK) == "failed"
     assert node.counters()["refused"] == 1

@@ -66,7 +66,7 @@ WithPeer(r) == [Nothing EXCEPT !.peers = ReadRec(r).peer :> PeerOf(r)]
 Usable(s, key) == {i \in DOMAIN s.peers : s.peers[i].key = key /\ s.peers[i].state \in {"connecting", "live"}}
 
 \* | reads[id]          | vars.read:ID            | Attempt.variables           |
-\* | .mm_hash           | .mm_hash                | Fetch.mm_hash               |
+\* | .mm_hash           | .mm_hash                | Entry.mm_hash               |
 \* | .session           | .session                | Attempt.session_id          |
 \* | .entry             | .entry                  | Entry.entry_id              |
 \* | .peer              | .peer                   | Peer.peer_id                |
@@ -80,9 +80,9 @@ Usable(s, key) == {i \in DOMAIN s.peers : s.peers[i].key = key /\ s.peers[i].sta
 \* | .incarnation       | .incarnation            | Attempt.incarnation         |
 \* | .source            | .source                 | Attempt.source              |
 \* | r.id               | args.attempt            | Attempt.attempt_id          |
-\* | r.name             | args.mm_hash            | Fetch.mm_hash               |
-\* | r.now              | args.now                | ConsumerReads (argument)    |
-\* | facts.session      | facts.reads.session     | AttemptTable.session        |
+\* | r.name             | args.mm_hash            | Entry.mm_hash               |
+\* | r.now              | args.now                | Attempts (argument)         |
+\* | facts.session      | facts.reads.session     | Attempts.session            |
 RequestRead(r) ==
     LET s == proc[r.p] id == s.last.read + 1
     IN /\ Is("attempt", id, r.id)
@@ -218,7 +218,7 @@ PostRead(r) ==
                ELSE Change(r, [WithPeer(r) EXCEPT !.reads = r.id :> ReadAfter(r, "post_read", G)],
                            {ReadMove(r, "post_read", G)})
 
-\* | reads[id].seen     | args.now                | ConsumerReads (argument)    |
+\* | reads[id].seen     | args.now                | Attempts (argument)         |
 ReadDone(r) ==
     /\ HasRead(r) /\ KnownPeer(r) /\ ToldOne(r, "read")
     /\ LET a == ReadRec(r) e == ReadEntry(r) G == ToldGuards(r, "read")

@@ -50,7 +50,7 @@ Init ==
 
 -----------------------------------------------------------------------------
 \* The engine asks about r, once a step: ECScheduler.ensure_cache_available, and
-\* behind it ConsumerReads.fetch. told is ConsumerReads' _failed, left what
+\* behind it Fetches.fetch. told is Fetches' _failed, left what
 \* within_budget leaves, held the hold "fetched".
 
 Answer(r, st) ==

@@ -25,7 +25,7 @@ def fetch_ok(engine: Engine, name: str) -> None:
     assert engine.p2p is not None
     assert engine.node.reads is not None
     consumer = engine.node.reads
-    requests = [c.req for c in consumer.drain() if isinstance(c, SendReq)]
+    requests = [c.req for c in consumer.attempts.drain() if isinstance(c, SendReq)]
     (request,) = [r for r in requests if r.mm_hash == name]
     entry = engine.tier.get(name)
     assert entry is not None
@@ -41,7 +41,7 @@ def fetch_ok(engine: Engine, name: str) -> None:
         nbytes=entry.nbytes,
     )
     consumer.on_ack(("p", 5601), ack, engine.now)
-    (prepare,) = [c for c in consumer.drain() if isinstance(c, PrepareRead)]
+    (prepare,) = [c for c in consumer.attempts.drain() if isinstance(c, PrepareRead)]
     assert consumer.post_read(prepare.attempt_id, engine.now)
     consumer.read_done(prepare.attempt_id, engine.now)
 
@@ -128,7 +128,7 @@ def test_hostile_parameters_only_cost_the_request_its_fetch(params: Any) -> None
     engine = Engine("ec_consumer", p2p=FakeP2P())
     request = Request("r1", [item("a")], params)
     assert engine.scheduler.ensure_cache_available(request, 0)
-    assert engine.node.reads.drain() == []  # type: ignore[union-attr]
+    assert engine.node.reads.attempts.drain() == []  # type: ignore[union-attr]
     assert states(engine) == {}
 
 

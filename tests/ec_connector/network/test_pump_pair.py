@@ -151,7 +151,7 @@ def test_producer_restart_on_the_same_port(consumer: Node) -> None:
         second.save("b", b"2" * BLOCK)
         with consumer.lock:  # as after the cool-down
             assert consumer.node.reads is not None
-            consumer.node.reads.peers.cooldown_s = 0.0
+            consumer.node.reads.attempts.peers.cooldown_s = 0.0
         assert consumer.fetch("b", second.address, BLOCK) == "ready"
         assert consumer.bytes_of("b") == b"2" * BLOCK
 

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from ec_protocol.errors import LocalProtocolError
-from ec_protocol.p2p import consumer
+from ec_protocol.p2p import attempts
+from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.p2p.commands import (
     AbandonRead,
     ClosePeer,
@@ -18,7 +19,6 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.consumer import ConsumerReads
 from tests.ec_protocol.world import BLOCK, COMPAT, PRODUCER, START, World
 
 N = 100  # bytes of an encoding: two blocks
@@ -53,11 +53,11 @@ def world() -> World:
 # ------------------------------------------------------------- the usual course
 def test_an_encoding_is_fetched_and_its_grant_released(world: World) -> None:
     attempt = reading(world)
-    assert (state_of(world), world.reads.active_reads) == ("saving", 1)
+    assert (state_of(world), world.reads.attempts.active_reads) == ("saving", 1)
     assert world.producer.grants.open_grants == 1
     world.finish(attempt)
     assert state_of(world) == "pinned", "held for the request that waits"
-    assert (world.reads.active_reads, world.reads.idle) == (0, True)
+    assert (world.reads.attempts.active_reads, world.reads.idle) == (0, True)
     assert world.producer.grants.open_grants == 0
     assert world.reads.counters["reads_done"] == 1
     assert world.reads.counters["bytes_read"] == N
@@ -74,7 +74,7 @@ def test_commands_come_in_the_order_in_which_they_are_to_be_done(world: World) -
     world.pump()
     kinds = [type(command) for command in world.commands]
     assert kinds == [OpenPeer, SendReq, PrepareRead, ForgetRead, ClosePeer]
-    assert world.reads.drain() == []
+    assert world.reads.attempts.drain() == []
 
 
 def test_what_the_data_plane_is_told(world: World) -> None:
@@ -122,13 +122,7 @@ def test_attempts_have_ids_and_sessions_of_their_own(world: World) -> None:
 @pytest.mark.parametrize("session", ["", "a:b", "x" * 65])
 def test_a_session_that_could_not_be_told_apart_is_refused(world: World, session: str) -> None:
     with pytest.raises(LocalProtocolError, match="1 to 64 characters, no colon"):
-        ConsumerReads(
-            world.tier,
-            holds=world.holds,
-            timing=world.timing,
-            compat_hash=COMPAT,
-            session=session,
-        )
+        Attempts(world.tier, timing=world.timing, compat_hash=COMPAT, session=session)
 
 
 # --------------------------------------------------------------------- waiters
@@ -266,7 +260,7 @@ def test_what_the_tier_is_working_on_is_not_fetched(world: World) -> None:
 
 
 def test_too_many_attempts_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 2)
     assert [world.fetch(name, N, name) for name in "abc"] == ["pending", "pending", "failed"]
     assert world.reads.counters["too_many_attempts"] == 1
     world.exchange()
@@ -383,10 +377,14 @@ def test_shutdown_leaves_nobody_waiting_and_no_block_behind(world: World) -> Non
         assert world.fetch(name, N) == "failed"
     assert [type(c) for c in world.commands] == [ClosePeer, AbandonRead]
     assert (world.tier.free_blocks, world.tier.quarantined_blocks) == (14, 2)
-    assert (world.reads.quarantined, world.reads.idle, world.reads.active_reads) == (1, False, 0)
-    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    assert (
+        world.reads.attempts.quarantined,
+        world.reads.idle,
+        world.reads.attempts.active_reads,
+    ) == (1, False, 0)
+    world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
     assert (world.tier.free_blocks, world.reads.idle) == (16, True)
-    assert world.reads.peers.all() == []
+    assert world.reads.attempts.peers.all() == []
     world.reads.shutdown(world.now)
     world.check()
 
@@ -405,7 +403,7 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
     for attempt_id in (attempt, 99, 0, -1):
         answer = getattr(world.reads, call)(attempt_id, world.now)
         assert not answer
-    world.reads.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
     released = [c for c in world.pump() if not isinstance(c, ReleaseGrant)]
     assert released == []
     world.check()
@@ -415,8 +413,8 @@ def test_a_posted_read_is_neither_unprepared_nor_proven_over(world: World) -> No
     """What was said before it was posted, or of another READ, changes nothing."""
     attempt = reading(world)
     world.reads.post_failed(attempt, world.now)
-    world.reads.dma_ended(attempt, "aborted", world.now)
-    assert (state_of(world), world.reads.active_reads, world.pump()) == ("saving", 1, [])
+    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
+    assert (state_of(world), world.reads.attempts.active_reads, world.pump()) == ("saving", 1, [])
     world.finish(attempt)
     assert state_of(world) == "pinned"
     world.check()

@@ -221,7 +221,7 @@ def test_the_lease_of_the_ack_counts(world: World, lease: float, usable: bool) -
 @pytest.mark.clause("EC-5.1")
 def test_without_a_lease_in_the_ack_our_own_is_assumed(world: World) -> None:
     receive(world, answer(world, lease_s=None))
-    (attempt,) = world.reads._attempts.values()
+    (attempt,) = world.reads.attempts._attempts.values()
     assert attempt.fence == START + 30.0 - 0.5
 
 
@@ -275,7 +275,7 @@ def test_after_a_long_attempt_the_next_one_need_not_wait(world: World) -> None:
     """The interval is counted between the attempts, not from the end of the first."""
     receive(world, answer(world))
     world.now += 1.0
-    (attempt,) = world.reads._attempts.values()
+    (attempt,) = world.reads.attempts._attempts.values()
     attempt.fence = world.now
     assert not world.post(1)
     assert world.reads.next_deadline() == world.now
@@ -407,5 +407,5 @@ def test_helpers_bring_attempts_where_they_say() -> None:
     world = World()
     granted(world, "a")
     reading(world, "b")
-    states = [a.state for a in world.reads._attempts.values()]
+    states = [a.state for a in world.reads.attempts._attempts.values()]
     assert states == ["granted", "reading"]

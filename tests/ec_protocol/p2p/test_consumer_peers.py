@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.attempts import IDLE_TTLS, MAX_PEERS
 from ec_protocol.p2p.commands import ClosePeer, OpenPeer, PrepareRead, SendReq
+from ec_protocol.p2p.peers import IDLE_TTLS, MAX_PEERS
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
 from tests.ec_protocol.world import BLOCK, PRODUCER, START, World, content
@@ -34,9 +34,9 @@ def test_a_lost_peer_fails_what_is_not_posted_and_quarantines_what_is(world: Wor
     assert (world.tier.quarantined_blocks, world.tier.free_blocks) == (2, 14)
     assert ClosePeer(PRODUCER) in world.pump()
     assert not world.post(2), "its command is still with the pump"
-    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
     assert world.reads.idle
-    assert world.reads.peers.all() == []
+    assert world.reads.attempts.peers.all() == []
     world.check()
 
 
@@ -60,7 +60,7 @@ def test_a_lost_address_costs_requests_nothing_for_a_while(world: World) -> None
 
 def test_the_loss_of_a_peer_nobody_knows_is_nothing(world: World) -> None:
     world.reads.peer_lost(("nobody", 1), world.now)
-    world.reads.peer_heard(("nobody", 1), world.now)
+    world.reads.attempts.peers.heard_from(("nobody", 1))
     assert world.pump() == []
     assert world.reads.counters["peers_lost"] == 0
 
@@ -73,16 +73,16 @@ def test_losses_are_forgotten_when_nobody_asks_for_those_addresses_again(world: 
         world.reads.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
         world.reads.peer_lost(peer, world.now)
         world.reads.leave(f"r{number}", world.now)
-    assert len(world.reads.peers._lost_at) == 50
+    assert len(world.reads.attempts.peers._lost_at) == 50
     world.tick(world.timing.heartbeat_timeout_s)
-    assert world.reads.peers._lost_at == {}
+    assert world.reads.attempts.peers._lost_at == {}
 
 
 def test_any_traffic_makes_a_connection_live(world: World) -> None:
     world.fetch("h", N)
-    (peer,) = world.reads.peers.all()
+    (peer,) = world.reads.attempts.peers.all()
     assert peer.state == "connecting"
-    world.reads.peer_heard(PRODUCER, world.now)
+    world.reads.attempts.peers.heard_from(PRODUCER)
     assert peer.state == "live"
 
 
@@ -201,7 +201,7 @@ def test_a_connection_that_nobody_uses_is_closed(world: World) -> None:
     assert world.pump() == []
     world.reads.tick(end)
     assert world.pump() == [ClosePeer(PRODUCER)]
-    assert world.reads.peers.all() == []
+    assert world.reads.attempts.peers.all() == []
     assert world.reads.next_deadline() is None
     # Closed by us, not lost: the next request opens it again at once.
     assert world.fetch("other", N) == "pending"
@@ -236,7 +236,7 @@ def test_every_connection_is_closed(world: World, how: str) -> None:
     else:
         world.reads.shutdown(world.now)
     assert world.pump() == [ClosePeer(peer) for peer in peers]
-    assert (world.reads.peers.all(), world.reads.idle) == ([], True)
+    assert (world.reads.attempts.peers.all(), world.reads.idle) == ([], True)
 
 
 @pytest.mark.clause("EC-6.2")
@@ -250,10 +250,10 @@ def test_shutdown_leaves_a_peer_that_is_down_to_its_reads(world: World) -> None:
     world.pump()
     assert [c for c in world.commands if isinstance(c, ClosePeer)][-1].peer == ("elsewhere", 1)
     assert world.tier.quarantined_blocks == 2
-    (peer,) = world.reads.peers.all()
+    (peer,) = world.reads.attempts.peers.all()
     assert (peer.state, peer.attempts) == ("down", {attempt})
-    world.reads.dma_ended(attempt, "endpoint_closed", world.now)
-    assert (world.reads.idle, world.reads.peers.all()) == (True, [])
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
+    assert (world.reads.idle, world.reads.attempts.peers.all()) == (True, [])
     world.check()
 
 
@@ -272,7 +272,7 @@ def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> No
     idle = IDLE_TTLS * world.timing.heartbeat_ttl_s
     assert idle < 100.0
     assert woken == [100.0], "retired, and with it the connection is closed"
-    assert world.reads.peers.all() == []
+    assert world.reads.attempts.peers.all() == []
 
 
 def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
@@ -281,7 +281,7 @@ def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
     world.reads.read_error(attempt, world.now)
     world.tick(IDLE_TTLS * world.timing.heartbeat_ttl_s + 1.0)
     assert ClosePeer(PRODUCER) not in world.commands
-    world.reads.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
     world.tick()
     assert world.commands[-1] == ClosePeer(PRODUCER)
 
@@ -297,17 +297,19 @@ def test_nothing_grows_over_many_fetches_and_losses(world: World) -> None:
         if i % 3 == 0:
             world.reads.peer_lost(PRODUCER, world.now)
             world.pump()
-            world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+            world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
         else:
             world.finish(attempt)
         world.reads.leave(f"r{i}", world.now)
         world.tick(world.timing.lease_s)
     assert world.reads.idle
-    assert len(world.reads.peers.all()) <= 1
-    for table in ("_fetches", "_attempts", "_retired", "_failed", "_commands"):
+    assert len(world.reads.attempts.peers.all()) <= 1
+    for table in ("_fetches", "_failed"):
         assert not getattr(world.reads, table), table
+    for table in ("_attempts", "_retired", "_commands"):
+        assert not getattr(world.reads.attempts, table), table
     assert len(world.holds) == 0
-    assert world.reads.peers._down == {}
+    assert world.reads.attempts.peers._down == {}
     world.check()
 
 
@@ -323,7 +325,7 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
     assert [ask(number) for number in range(MAX_PEERS)] == ["pending"] * MAX_PEERS
     assert ask(MAX_PEERS) == "failed"
     assert reads.counters["too_many_peers"] == 1
-    assert reads.peers.connected == MAX_PEERS
+    assert len(reads.attempts.peers.usable()) == MAX_PEERS
     # One that is connected is asked more, and none gives way for it.
     for number in (3, 5):
         world.now += 0.5
@@ -339,5 +341,5 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
         assert ask(number) == "pending"
     closed = [c.peer for c in world.pump() if isinstance(c, ClosePeer)]
     assert closed == [("host-7", 5601), ("host-3", 5601)], "by when they were asked last"
-    assert reads.peers.connected == MAX_PEERS
+    assert len(reads.attempts.peers.usable()) == MAX_PEERS
     world.check()

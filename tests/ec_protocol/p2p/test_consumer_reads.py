@@ -36,9 +36,9 @@ def test_a_read_is_posted_only_with_time_left_before_the_fence(now: float) -> No
     in_time = now < FENCE - 0.25
     assert world.post(attempt) == in_time
     if in_time:
-        assert (state_of(world), world.reads.active_reads) == ("saving", 1)
+        assert (state_of(world), world.reads.attempts.active_reads) == ("saving", 1)
         return
-    assert (state_of(world), world.reads.active_reads) == ("allocated", 0)
+    assert (state_of(world), world.reads.attempts.active_reads) == ("allocated", 0)
     assert world.reads.counters["fence_closed"] == 1
     assert world.fetch("h", N) == "pending", "it is asked for again"
     world.deliver_notices()
@@ -50,7 +50,7 @@ def test_a_read_is_posted_once() -> None:
     world = World()
     attempt = reading(world)
     assert not world.reads.post_read(attempt, world.now)
-    assert world.reads.active_reads == 1
+    assert world.reads.attempts.active_reads == 1
 
 
 @pytest.mark.clause("EC-5.11")
@@ -85,7 +85,7 @@ def test_bytes_count_only_if_the_end_was_seen_before_the_fence(now: float) -> No
         assert world.reads.counters["late_reads"] == 1
         assert world.reads.counters["reads_done"] == 0
         assert world.fetch("h", N) == "pending"
-    assert world.reads.active_reads == 0
+    assert world.reads.attempts.active_reads == 0
     world.check()
 
 
@@ -133,7 +133,7 @@ def test_done_is_seen_once() -> None:
     world.finish(attempt)
     world.reads.read_done(attempt, world.now)
     assert world.pump() == []
-    assert (world.reads.counters["reads_done"], world.reads.active_reads) == (1, 0)
+    assert (world.reads.counters["reads_done"], world.reads.attempts.active_reads) == (1, 0)
 
 
 # -------------------------------------------------------------------------- quarantine
@@ -166,7 +166,7 @@ def test_a_lost_read_is_quarantined_and_the_request_falls_back(how: str) -> None
     assert ForgetRead(attempt) not in world.commands, "the handle is kept"
     assert world.fetch("h", N) == "failed"
     assert (state_of(world), world.tier.quarantined_blocks) == (None, 2)
-    assert (world.reads.quarantined, world.reads.active_reads) == (1, 0)
+    assert (world.reads.attempts.quarantined, world.reads.attempts.active_reads) == (1, 0)
     assert world.reads.counters["quarantined"] == 1
     world.check()
 
@@ -184,12 +184,12 @@ def test_a_proof_frees_the_blocks_and_never_promotes_the_bytes(how: str, proof: 
         world.reads.read_done(attempt, world.now)
         proof = "completed"
     else:
-        world.reads.dma_ended(attempt, proof, world.now)  # type: ignore[arg-type]
+        world.reads.attempts.dma_ended(attempt, proof, world.now)  # type: ignore[arg-type]
     assert world.pump() == [ForgetRead(attempt)]
     assert world.reads.counters[f"quarantine_ended_{proof}"] == 1
     assert (state_of(world), world.tier.free_blocks) == (None, 16)
-    assert (world.reads.idle, world.reads.quarantined) == (True, 0)
-    world.reads.dma_ended(attempt, "completed", world.now)
+    assert (world.reads.idle, world.reads.attempts.quarantined) == (True, 0)
+    world.reads.attempts.dma_ended(attempt, "completed", world.now)
     assert world.pump() == []
     world.check()
 
@@ -199,7 +199,7 @@ def test_an_error_of_a_quarantined_read_is_no_proof() -> None:
     attempt = reading(world)
     lose(world, attempt, "timeout")
     world.reads.read_error(attempt, world.now)
-    assert (world.reads.quarantined, world.tier.quarantined_blocks) == (1, 2)
+    assert (world.reads.attempts.quarantined, world.tier.quarantined_blocks) == (1, 2)
     assert world.reads.counters["read_errors"] == 0
 
 
@@ -209,11 +209,11 @@ def test_the_death_of_the_peer_is_no_proof() -> None:
     attempt = reading(world)
     lose(world, attempt, "timeout")
     world.reads.peer_lost(PRODUCER, world.now)
-    assert (world.reads.quarantined, world.tier.quarantined_blocks) == (1, 2)
-    (peer,) = world.reads.peers.all()
+    assert (world.reads.attempts.quarantined, world.tier.quarantined_blocks) == (1, 2)
+    (peer,) = world.reads.attempts.peers.all()
     assert (peer.state, peer.attempts) == ("down", {attempt})
-    world.reads.dma_ended(attempt, "endpoint_closed", world.now)
-    assert (world.tier.free_blocks, world.reads.peers.all()) == (16, [])
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
+    assert (world.tier.free_blocks, world.reads.attempts.peers.all()) == (16, [])
 
 
 @pytest.mark.clause("EC-6.1")
@@ -228,7 +228,7 @@ def test_the_name_can_be_fetched_again_beside_its_quarantined_blocks() -> None:
     world.move_bytes(first)
     world.finish(second)
     assert state_of(world) == "pinned"
-    world.reads.dma_ended(first, "completed", world.now)
+    world.reads.attempts.dma_ended(first, "completed", world.now)
     world.check()
 
 
@@ -244,9 +244,9 @@ def test_the_read_timeout_runs_out_at_its_bound() -> None:
     end = START + 1.5 + world.timing.read_timeout_s
     assert world.reads.next_deadline() == end
     world.reads.tick(math.nextafter(end, 0.0))
-    assert (world.reads.quarantined, world.fetch("h", N)) == (0, "pending")
+    assert (world.reads.attempts.quarantined, world.fetch("h", N)) == (0, "pending")
     world.reads.tick(end)
-    assert (world.reads.quarantined, world.fetch("h", N)) == (1, "failed")
+    assert (world.reads.attempts.quarantined, world.fetch("h", N)) == (1, "failed")
     assert world.reads.counters["read_timeouts"] == 1
 
 
@@ -258,9 +258,9 @@ def test_quarantine_ends_in_retirement_at_its_bound() -> None:
     lose(world, attempt, "timeout")
     end = world.now + world.timing.quarantine_s
     world.reads.tick(math.nextafter(end, 0.0))
-    assert (world.reads.quarantined, world.tier.retired_blocks) == (1, 0)
+    assert (world.reads.attempts.quarantined, world.tier.retired_blocks) == (1, 0)
     world.reads.tick(end)
-    assert (world.reads.quarantined, world.tier.retired_blocks) == (0, 2)
+    assert (world.reads.attempts.quarantined, world.tier.retired_blocks) == (0, 2)
     assert world.tier.free_blocks == 14, "time gives nothing back"
     assert (world.reads.idle, world.reads.counters["retired"]) == (True, 1)
     assert ForgetRead(attempt) not in world.pump()
@@ -278,7 +278,7 @@ def test_a_proof_after_retirement_puts_the_blocks_back(how: str) -> None:
         if how == "done":
             world.reads.read_done(attempt, world.now)
         else:
-            world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+            world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     assert (world.tier.retired_blocks, world.tier.free_blocks) == (0, 16)
     assert world.reads.counters["reclaimed"] == 1
     assert world.pump() == [ForgetRead(attempt)]
@@ -301,7 +301,7 @@ def test_what_is_due_next() -> None:
     assert world.reads.next_deadline() == START + 1.0 + timing.read_timeout_s
     world.reads.read_done(2, world.now)
     assert world.reads.next_deadline() == START + timing.quarantine_s
-    world.reads.dma_ended(quarantined, "aborted", world.now)
+    world.reads.attempts.dma_ended(quarantined, "aborted", world.now)
     world.reads.shutdown(world.now)
     assert world.reads.next_deadline() is None
 
@@ -309,10 +309,10 @@ def test_what_is_due_next() -> None:
 def test_a_posted_read_counts_for_polling_until_it_ends_or_is_lost() -> None:
     world = World()
     first, second = reading(world, "a"), reading(world, "b")
-    assert world.reads.active_reads == 2
+    assert world.reads.attempts.active_reads == 2
     world.finish(first)
-    assert world.reads.active_reads == 1
+    assert world.reads.attempts.active_reads == 1
     world.reads.read_error(second, world.now)
-    assert world.reads.active_reads == 0
-    world.reads.dma_ended(second, "completed", world.now)
-    assert world.reads.active_reads == 0
+    assert world.reads.attempts.active_reads == 0
+    world.reads.attempts.dma_ended(second, "completed", world.now)
+    assert world.reads.attempts.active_reads == 0

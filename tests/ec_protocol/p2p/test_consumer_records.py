@@ -52,7 +52,7 @@ class Watched(World):
             for number, grant in self.producer.grants._grants.items():
                 yield f"grant:{number}", grant.variables()
         elif node == "consumer" and hasattr(self, "reads"):
-            for number, attempt in self.reads._attempts.items():
+            for number, attempt in self.reads.attempts._attempts.items():
                 yield f"read:{number}", attempt.variables()
         region: Region | None = {"consumer": self, "producer": getattr(self, "producer", None)}[
             node

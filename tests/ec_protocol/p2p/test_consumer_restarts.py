@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from ec_protocol.p2p import wire
-from ec_protocol.p2p.attempts import MAX_FORMER
 from ec_protocol.p2p.commands import ClosePeer
+from ec_protocol.p2p.peers import MAX_FORMER
 from ec_protocol.p2p.wire import XferAck
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading, state_of
 from tests.ec_protocol.world import PRODUCER, World
@@ -42,7 +42,7 @@ def test_f8_another_incarnation_voids_what_the_old_one_granted(world: World) -> 
     assert world.post(attempt)
     world.finish(attempt)
     assert state_of(world, "requested") == "pinned"
-    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
     world.check()
 
 
@@ -66,7 +66,9 @@ def test_requests_that_the_new_process_may_answer_go_on(world: World) -> None:
         assert world.post(attempt)
         world.finish(attempt)
     world.check()
-    assert [p.incarnation for p in world.reads.peers.all()] == [world.producer.grants.incarnation]
+    assert [p.incarnation for p in world.reads.attempts.peers.all()] == [
+        world.producer.grants.incarnation
+    ]
     assert ClosePeer(PRODUCER) not in world.commands, "it is the same connection"
 
 
@@ -116,11 +118,11 @@ def test_the_loss_of_the_new_process_ends_what_it_was_asked(world: World) -> Non
     world.requests = [second]
     world.exchange()
     assert world.reads.counters["peers_replaced"] == 1
-    (peer,) = world.reads.peers.all()
+    (peer,) = world.reads.attempts.peers.all()
     assert (peer.incarnation, peer.attempts) == (world.producer.grants.incarnation, {2, 3})
     world.reads.peer_lost(PRODUCER, world.now)
     assert [world.fetch(name, N) for name in "abc"] == ["failed"] * 3
-    assert (world.reads.idle, world.reads.peers.all()) == (True, [])
+    assert (world.reads.idle, world.reads.attempts.peers.all()) == (True, [])
     assert world.tier.free_blocks == 16
     world.check()
 
@@ -136,7 +138,7 @@ def test_of_many_processes_at_one_address_the_last_few_are_remembered(world: Wor
     for i, name in enumerate(names):
         ack = XferAck(name, 1, f"c1.{i + 1}", incarnation=name)
         world.reads.on_ack(PRODUCER, ack, world.now)
-    peer = world.reads.peers.current(PRODUCER)
+    peer = world.reads.attempts.peers.current(PRODUCER)
     assert peer is not None
     assert peer.incarnation == names[-1]
     assert peer.former == tuple(names[-1 - MAX_FORMER : -1])
@@ -187,6 +189,6 @@ def test_a_new_incarnation_may_speak_another_version(world: World) -> None:
     nack = XferAck("a", 3, "c1.1", attempt_id=1, incarnation="old")
     world.reads.on_ack(PRODUCER, nack, world.now)
     world.reads.on_ack(PRODUCER, XferAck("b", 5, "c1.2", incarnation="new"), world.now)
-    peer = world.reads.peers.current(PRODUCER)
+    peer = world.reads.attempts.peers.current(PRODUCER)
     assert peer is not None
     assert (peer.incarnation, peer.version) == ("new", wire.PREFERRED_VERSION)

@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from ec_protocol.p2p.commands import SendReq
-from ec_protocol.p2p.consumer import ConsumerReads
 from ec_protocol.tables.timing import Timing
 from tests.ec_protocol.p2p.test_consumer import N, granted, never_ready, reading, state_of
-from tests.ec_protocol.world import BLOCK, COMPAT, PRODUCER, START, World
+from tests.ec_protocol.world import BLOCK, PRODUCER, START, World, reading_side
 
 
 @pytest.fixture
@@ -280,7 +279,7 @@ def test_the_clock_does_nothing_to_a_grant_that_the_pump_has_not_posted_yet() ->
     assert world.reads.next_deadline() is None
     for _ in range(10):
         world.tick(world.timing.quarantine_s)
-    assert (state_of(world), world.reads.quarantined) == ("allocated", 0)
+    assert (state_of(world), world.reads.attempts.quarantined) == ("allocated", 0)
     assert not world.post(attempt)
     assert world.fetch("h", N) == "pending"
     world.check()
@@ -294,20 +293,18 @@ def test_a_request_without_an_answer_has_no_grant_to_release(world: World) -> No
 
 
 def test_the_pump_is_told_when_there_is_something_to_do(world: World) -> None:
-    assert world.reads.has_commands is False
+    assert world.reads.attempts.has_commands is False
     world.fetch("h", N)
-    assert world.reads.has_commands is True
+    assert world.reads.attempts.has_commands is True
     world.pump()
-    assert world.reads.has_commands is False
+    assert world.reads.attempts.has_commands is False
 
 
 def test_a_session_may_be_as_long_as_the_wire_allows(world: World) -> None:
     session = "x" * 64
-    reads = ConsumerReads(
-        world.tier, holds=world.holds, timing=world.timing, compat_hash=COMPAT, session=session
-    )
+    reads = reading_side(world.tier, world.holds, world.timing, session)
     assert reads.fetch("h", PRODUCER, N, None, "r", world.now) == "pending"
-    assert reads.drain()[1].req.session_id == f"{session}.1"
+    assert reads.attempts.drain()[1].req.session_id == f"{session}.1"
 
 
 # ------------------------------------------------------------------ what is counted
@@ -341,5 +338,5 @@ def test_what_is_counted_of_a_day(world: World) -> None:
         "peer_cooling": 2,
         "fallbacks": 6,
     }
-    assert world.reads.active_reads == 0
+    assert world.reads.attempts.active_reads == 0
     world.check()

@@ -12,14 +12,21 @@ import pytest
 from ec_protocol.errors import GuardRefused, IllegalEvent
 from ec_protocol.p2p.peers import PeerTable
 from ec_protocol.p2p.wire import PREFERRED_VERSION
-from ec_protocol.trace import Trace
+from ec_protocol.tables.timing import Timing
+from ec_protocol.trace import Recorder, Trace
 
 KEY = ("host", 5601)
 NOW = 1000.0
 
 
+def made(trace: Trace | None = None) -> PeerTable:
+    table = PeerTable(Timing(), Recorder(trace), [])
+    table.cooldown_s = 4.0
+    return table
+
+
 def test_an_address_has_one_current_incarnation() -> None:
-    table = PeerTable(4.0)
+    table = made()
     assert table.current(KEY) is None
     first = table.open(KEY, NOW)
     assert (first.state, first.incarnation) == ("connecting", "")
@@ -30,11 +37,11 @@ def test_an_address_has_one_current_incarnation() -> None:
     second = table.open(KEY, NOW)
     assert table.current(KEY) is second
     assert second.peer_id != first.peer_id
-    assert (table.usable(), table.connected) == ([second], 1)
+    assert table.usable() == [second]
 
 
 def test_traffic_makes_it_live() -> None:
-    table = PeerTable(4.0)
+    table = made()
     peer = table.open(KEY, NOW)
     table.heard(peer)
     table.heard(peer)
@@ -44,7 +51,7 @@ def test_traffic_makes_it_live() -> None:
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("event", ["lost", "close"])
 def test_down_is_no_longer_current(event: str, heard: bool) -> None:
-    table = PeerTable(4.0)
+    table = made()
     peer = table.open(KEY, NOW)
     if heard:
         table.heard(peer)
@@ -55,7 +62,7 @@ def test_down_is_no_longer_current(event: str, heard: bool) -> None:
 
 @pytest.mark.clause("EC-9.2")
 def test_a_replaced_incarnation_leaves_the_new_one_current() -> None:
-    table = PeerTable(4.0)
+    table = made()
     old = table.open(KEY, NOW)
     table.heard(old)
     new = table.open(KEY, NOW)
@@ -66,7 +73,7 @@ def test_a_replaced_incarnation_leaves_the_new_one_current() -> None:
 
 
 def test_only_a_peer_that_was_heard_can_be_replaced() -> None:
-    table = PeerTable(4.0)
+    table = made()
     peer = table.open(KEY, NOW)
     with pytest.raises(IllegalEvent):
         table.down(peer, "replaced", NOW)
@@ -77,7 +84,7 @@ def test_only_a_peer_that_was_heard_can_be_replaced() -> None:
 @pytest.mark.clause("EC-6.4")
 @pytest.mark.clause("EC-9.5")
 def test_a_peer_drains_when_no_read_refers_to_it() -> None:
-    table = PeerTable(4.0)
+    table = made()
     peer = table.open(KEY, NOW)
     peer.attempts.add(1)
     assert not table.drain(peer), "it is not down"
@@ -91,17 +98,17 @@ def test_a_peer_drains_when_no_read_refers_to_it() -> None:
 
 
 def test_the_table_itself_does_not_let_a_peer_with_reads_drain() -> None:
-    table = PeerTable(4.0)
+    table = made()
     peer = table.open(KEY, NOW)
     table.down(peer, "close", NOW)
     with pytest.raises(GuardRefused):
-        table._move(peer, "drain")
+        table._recorder.move(peer, "drain")
 
 
 @pytest.mark.clause("EC-9.4")
 @pytest.mark.clause("EC-7.3")
 def test_a_lost_address_cools_down() -> None:
-    table = PeerTable(4.0)
+    table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)
     assert table.cooling(KEY, NOW)
     assert table.cooling(KEY, math.nextafter(NOW + 4.0, 0.0))
@@ -110,13 +117,13 @@ def test_a_lost_address_cools_down() -> None:
 
 
 def test_a_closed_address_does_not_cool_down() -> None:
-    table = PeerTable(4.0)
+    table = made()
     table.down(table.open(KEY, NOW), "close", NOW)
     assert not table.cooling(KEY, NOW)
 
 
 def test_opening_ends_the_cool_down() -> None:
-    table = PeerTable(4.0)
+    table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)
     table.open(KEY, NOW + 1.0)
     assert not table.cooling(KEY, NOW + 1.0)
@@ -124,7 +131,7 @@ def test_opening_ends_the_cool_down() -> None:
 
 @pytest.mark.clause("EC-9.5")
 def test_nothing_about_peers_grows_with_time() -> None:
-    table = PeerTable(4.0)
+    table = made()
     for i in range(100):
         now = NOW + i
         peer = table.open(("host", i), now)
@@ -137,7 +144,7 @@ def test_nothing_about_peers_grows_with_time() -> None:
 
 
 def test_variables_are_those_of_the_spec() -> None:
-    table = PeerTable(4.0)
+    table = made()
     peer = table.open(KEY, NOW)
     peer.attempts |= {3, 1}
     peer.incarnation = "abc"
@@ -152,7 +159,7 @@ def test_variables_are_those_of_the_spec() -> None:
 
 @pytest.mark.clause("EC-9.5")
 def test_a_loss_is_forgotten_when_its_cool_down_is_over_and_not_before() -> None:
-    table = PeerTable(4.0)
+    table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)
     table.forget_losses(math.nextafter(NOW + 4.0, 0.0))
     assert table._lost_at == {KEY: NOW}
@@ -163,7 +170,7 @@ def test_a_loss_is_forgotten_when_its_cool_down_is_over_and_not_before() -> None
 @pytest.mark.clause("EC-1.3")
 def test_a_recorded_move_tells_the_state_it_led_to() -> None:
     records: list[Mapping[str, Any]] = []
-    table = PeerTable(4.0, Trace("n", lambda: NOW, records.append))
+    table = made(Trace("n", lambda: NOW, records.append))
     peer = table.open(KEY, NOW)
     table.down(peer, "lost", NOW)
     states = [record["vars"][f"peer:{peer.peer_id}"]["state"] for record in records]

@@ -258,7 +258,7 @@ def test_what_is_granted_again_counts_again() -> None:
 def test_the_trace_tells_what_became_of_each_grant() -> None:
     records: list[Mapping[str, Any]] = []
     bench = Bench()
-    bench.producer.tier.trace = Trace("n", lambda: START, records.append)
+    bench.producer.tier.recorder.trace = Trace("n", lambda: START, records.append)
     bench.granted(request(1))
     bench.granted(request(2))
     bench.grants.on_notice(b"c.1:h", START)

@@ -86,7 +86,7 @@ def answers(world: World) -> None:
     world.fetch("missing", N, "r2")
     world.exchange()
     world.fetch("silence", N, "r3")
-    world.reads.drain()
+    world.reads.attempts.drain()
     world.tick(world.timing.ack_timeout_s)
     world.fetch("aborted", N, "r4")
     world.reads.leave("r4", world.now)
@@ -115,10 +115,10 @@ def lost_reads(world: World) -> None:
     failed, slow = reading(world, "a", "a"), reading(world, "b", "b")
     world.reads.read_error(failed, world.now)
     world.tick(world.timing.read_timeout_s)
-    assert world.reads.quarantined == 2
-    world.reads.dma_ended(failed, "aborted", world.now)
+    assert world.reads.attempts.quarantined == 2
+    world.reads.attempts.dma_ended(failed, "aborted", world.now)
     world.tick(world.timing.quarantine_s)
-    world.reads.dma_ended(slow, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(slow, "endpoint_closed", world.now)
 
 
 def a_dead_peer(world: World) -> None:
@@ -126,7 +126,7 @@ def a_dead_peer(world: World) -> None:
     granted(world, "b", "b")
     world.fetch("c", N, "c")
     world.reads.peer_lost(PRODUCER, world.now)
-    world.reads.dma_ended(posted, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
     world.tick(world.timing.lease_s)
 
 

@@ -129,10 +129,10 @@ def test_f4_a_peer_dies_under_a_read() -> None:
     world.finish(again)
     assert state_of(world) == "pinned"
     world.check()
-    world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     assert world.tier.quarantined_blocks == 0
     assert world.reads.idle
-    assert [p.state for p in world.reads.peers.all()] == ["live"]
+    assert [p.state for p in world.reads.attempts.peers.all()] == ["live"]
     world.check()
 
 

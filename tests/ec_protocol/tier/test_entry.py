@@ -51,7 +51,7 @@ CALLS: dict[str, Callable[[EncodingTier, Any], Any]] = {
     "dma_ended": lambda tier, entry: tier.dma_ended(entry),
     "retire": lambda tier, entry: tier.retire(entry),
     # What the tier does to the entry at the head of its queue.
-    "evict": lambda tier, entry: tier._move(entry, "evict"),
+    "evict": lambda tier, entry: tier.recorder.move(entry, "evict"),
 }
 
 
@@ -86,7 +86,7 @@ def test_an_illegal_event_raises_and_changes_nothing(state: str, event: str) -> 
         CALLS[event](tier, entry)
         return
     records: list[Any] = []
-    tier.trace = Trace("t", lambda: 0.0, records.append)
+    tier.recorder.trace = Trace("t", lambda: 0.0, records.append)
     before = snapshot(tier, entry)
     with pytest.raises(LocalProtocolError) as caught:
         CALLS[event](tier, entry)

@@ -68,12 +68,12 @@ def test_pins_promises_and_writes_that_go_on_are_nobody_elses_business() -> None
 def test_after_every_event_the_trace_has_the_entry_and_the_counts_as_they_are() -> None:
     records: list[Mapping[str, Any]] = []
     tier = make(4)
-    tier.trace = Trace("n", lambda: 0.0, records.append)
+    tier.recorder.trace = Trace("n", lambda: 0.0, records.append)
     # Of each event alone: what one of them left out the next would make good.
     seen: dict[str, Any] = {}
 
     def now(entry: Entry) -> None:
-        trace = tier.trace
+        trace = tier.recorder.trace
         assert trace is not None
         variables, trace._vars, trace._fired = trace._vars, {}, []
         assert variables[f"entry:{entry.entry_id}"] == entry.variables()
@@ -127,6 +127,6 @@ def test_the_first_record_tells_what_the_tier_is_built_with() -> None:
 def test_without_promises_a_step_ends_without_a_word() -> None:
     records: list[Mapping[str, Any]] = []
     tier = make()
-    tier.trace = Trace("n", lambda: 0.0, records.append)
+    tier.recorder.trace = Trace("n", lambda: 0.0, records.append)
     tier.end_step()
     assert records == []

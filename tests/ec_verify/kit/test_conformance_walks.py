@@ -39,18 +39,13 @@ class LeakyTier(EncodingTier):
     """What a skipped save had is lost."""
 
     def drop_allocated(self, entry: Any) -> None:
-        self._move(entry, "cancel")
+        self.recorder.move(entry, "cancel")
         del self._live[entry.mm_hash]
-
-
-class LeakyParts(Parts):
-    def tier(self, *args: Any) -> EncodingTier:
-        return LeakyTier(*args)
 
 
 class Leaky(Ours):
     def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=LeakyParts())
+        return Node(**settings, parts=Parts(tier=LeakyTier))
 
 
 def link(factory: Any) -> Any:

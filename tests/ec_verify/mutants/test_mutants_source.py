@@ -135,7 +135,17 @@ def test_ids_with_brackets_can_be_patterns() -> None:
 
 
 def test_every_module_of_the_core_that_moves_objects_is_mutated() -> None:
-    core = {"consumer", "attempts", "grants", "encodings", "copies", "holds", "peers", "extents"}
+    core = {
+        "fetches",
+        "acks",
+        "attempts",
+        "grants",
+        "encodings",
+        "copies",
+        "holds",
+        "peers",
+        "extents",
+    }
     assert core <= set(source.FILES)
     functions = {m.function for m in source.source_mutants("timing")}
     assert functions == {

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ec_protocol.p2p.attempt import Attempt, Fetch
-from ec_protocol.p2p.attempts import AttemptTable
-from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.attempt import Attempt
+from ec_protocol.p2p.attempts import Attempts
+from ec_protocol.p2p.fetches import Fetch, Fetches
 from ec_protocol.p2p.grants import Grant, ProducerGrants
 from ec_protocol.p2p.peers import Peer
 from ec_protocol.tables.files import spec_dir, tla_dir
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.clause("EC-1.3")
 CLASSES = {
     cls.__name__: cls
     for cls in (
-        *(Attempt, AttemptTable, ConsumerReads, Copy, CopyTable, EncodingTier, Entry, Fetch),
+        *(Attempt, Attempts, Copy, CopyTable, EncodingTier, Entry, Fetch, Fetches),
         *(Grant, HoldTable, Peer, ProducerGrants, Timing),
     )
 }

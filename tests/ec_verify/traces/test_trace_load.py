@@ -146,8 +146,8 @@ def test_causes_come_first_whatever_the_clocks_say(offset: float) -> None:
     """Clocks of two processes have nothing to do with each other (EC-7.1)."""
     world = Recorded()
     producer = world.producer
-    assert producer.tier.trace is not None
-    producer.tier.trace.clock = lambda: world.now + offset
+    assert producer.tier.recorder.trace is not None
+    producer.tier.recorder.trace.clock = lambda: world.now + offset
     world.finish(world.fetched())
     found = order(world.streams())
     position = {item: found.index(item) for item in found}
@@ -161,8 +161,8 @@ def test_causes_come_first_whatever_the_clocks_say(offset: float) -> None:
 
 def test_a_lease_ends_after_what_its_fence_allowed() -> None:
     world = Recorded()
-    assert world.producer.tier.trace is not None
-    world.producer.tier.trace.clock = lambda: world.now - 5000.0
+    assert world.producer.tier.recorder.trace is not None
+    world.producer.tier.recorder.trace.clock = lambda: world.now - 5000.0
     attempt = world.fetched()
     world.reads.read_done(attempt, world.now)
     world.tick(40.0)

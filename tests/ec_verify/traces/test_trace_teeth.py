@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ec_protocol.p2p.attempts import AttemptTable
-from ec_protocol.p2p.consumer import ConsumerReads
+from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.tier.encodings import EncodingTier
 from ec_verify.models.runner import TlcRunner
@@ -89,14 +88,14 @@ class Fault:
 
 FAULTS = {
     "F1: a READ is posted without time for it": Fault(
-        AttemptTable,
+        Attempts,
         "_fence_open",
         "now + self.timing.min_read_s < attempt.fence",
         "noted(now + self.timing.min_read_s < attempt.fence, True)",
         "fence_open",
     ),
     "F3: bytes are accepted after the fence": Fault(
-        ConsumerReads,
+        Attempts,
         "read_done",
         "now < attempt.fence",
         "noted(now < attempt.fence, True)",
@@ -110,7 +109,7 @@ FAULTS = {
         "tier free",
     ),
     "F5: a quarantine that ends at once": Fault(
-        AttemptTable,
+        Attempts,
         "tick",
         "now >= attempt.lost_at + timing.quarantine_s",
         "noted(now >= attempt.lost_at + timing.quarantine_s, True)",

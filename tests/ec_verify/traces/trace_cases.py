@@ -45,7 +45,7 @@ def every_end_of_an_attempt(world: Recorded) -> None:
     attempt = world.reading("b")
     world.reads.read_error(attempt, world.now)
     world.tick(100.0)
-    world.reads.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
 
 
 @case(None)
@@ -55,7 +55,7 @@ def a_restart_of_the_producer(world: Recorded) -> None:
     world.producer.save("b", BLOCK)
     world.fetch("b", BLOCK, "request-2")
     world.exchange()
-    world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     world.post(max(world.prepared))
     world.finish(max(world.posted))
 
@@ -144,7 +144,7 @@ def answers_of_every_kind(world: Recorded) -> None:
     world.tick(10.0)
     attempt = world.fetched("d")
     world.end_peer()
-    world.reads.dma_ended(attempt, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     world.tick(40.0)
 
 
@@ -168,7 +168,7 @@ def rare_ends_of_attempts_and_peers(world: Recorded) -> None:
     world.tick(40.0)
     long = world.reading("d")
     world.tick(25.0)
-    world.reads.dma_ended(long, "endpoint_closed", world.now)
+    world.reads.attempts.dma_ended(long, "endpoint_closed", world.now)
     world.tick(40.0)
     world.granted("e")
     world.end_peer()
@@ -182,7 +182,7 @@ def rare_ends_of_attempts_and_peers(world: Recorded) -> None:
 
 def stranger(world: Recorded) -> None:
     """Somebody asks without an attempt id, under the session of the first attempt."""
-    session = f"{world.reads.session}.1"
+    session = f"{world.reads.attempts.session}.1"
     request = XferReq(
         mm_hash="a", compatibility_hash=COMPAT, session_id=session, connector_version=2
     )
@@ -223,7 +223,7 @@ def a_read_accepted_after_its_fence(world: Recorded) -> None:
     """F3."""
     attempt = world.fetched()
     world.advance(40.0)
-    world.reads._attempts[attempt].fence += 100.0
+    world.reads.attempts._attempts[attempt].fence += 100.0
     world.finish(attempt)
 
 
@@ -243,7 +243,7 @@ def a_read_posted_too_late(world: Recorded) -> None:
     """F1."""
     attempt = world_granted(world)
     world.advance(40.0)
-    world.reads._fence_open = lambda attempt, now: True  # type: ignore[method-assign]
+    world.reads.attempts._fence_open = lambda attempt, now: True  # type: ignore[method-assign]
     world.post(attempt)
 
 
@@ -321,14 +321,15 @@ def a_quarantine_that_ends_too_early(world: Recorded) -> None:
     attempt = world.fetched()
     world.reads.read_error(attempt, world.now)
     world.advance(5.0)
-    world.reads._retire(world.reads._attempts[attempt], world.now)
+    attempts = world.reads.attempts
+    attempts._retire(attempts._attempts[attempt], world.now)
 
 
 @case("peer 1 attempts")
 def a_session_dropped_with_its_reads(world: Recorded) -> None:
     """F4."""
     world.fetched()
-    world.reads.peers.current(("producer", 5601)).attempts.clear()  # type: ignore[union-attr]
+    world.reads.attempts.peers.current(("producer", 5601)).attempts.clear()  # type: ignore[union-attr]
     world.end_peer()
 
 
@@ -343,9 +344,9 @@ def a_load_that_was_not_promised(world: Recorded) -> None:
 def an_eviction_of_a_held_entry(world: Recorded) -> None:
     entry = world.save("a", 16 * BLOCK)
     world.tier.reserve("a")
-    trace, world.tier.trace = world.tier.trace, None
+    trace, world.tier.recorder.trace = world.tier.recorder.trace, None
     world.tier.end_step()
-    world.tier.trace = trace
+    world.tier.recorder.trace = trace
     world.tier.alloc("b", BLOCK)
     assert entry.state == "freed"
 
@@ -357,9 +358,9 @@ def a_grant_of_an_entry_that_is_being_saved(world: Recorded) -> None:
     copy = copies.plan_save("a", BLOCK)
     assert copy is not None
     copies.submit(copy)
-    trace, world.producer.tier.trace = world.producer.tier.trace, None
+    trace, world.producer.tier.recorder.trace = world.producer.tier.recorder.trace, None
     copies.report(copy.copy_id, 0, landed=True)
-    world.producer.tier.trace = trace
+    world.producer.tier.recorder.trace = trace
     world.exchange()
 
 
@@ -385,7 +386,7 @@ def a_source_reused_under_a_read_that_is_accepted(world: Recorded) -> None:
     """Only both traces together show it: the producer's clock runs away (EC-A.2)."""
     attempt = world.fetched(blocks=16)
     producer = world.producer
-    producer.tier.trace.clock = lambda: world.now + 1000.0  # type: ignore[union-attr]
+    producer.tier.recorder.trace.clock = lambda: world.now + 1000.0  # type: ignore[union-attr]
     producer.grants.tick(world.now + 1000.0)
     producer.tier.alloc("b", 16 * BLOCK)
     world.finish(attempt)
@@ -414,6 +415,6 @@ def what_is_larger_than_the_share_granted_twice(world: Recorded) -> None:
 @case("the attempt's outcome is applied at once")
 def a_failed_attempt_whose_requests_go_on_waiting(world: Recorded) -> None:
     world_granted(world)
-    world.reads._settle = lambda attempt, now: None  # type: ignore[method-assign]
+    world.reads._settle = lambda fetch, ended, now: None  # type: ignore[method-assign]
     world.reads.leave("request-1", world.now)
     world.save("z", BLOCK)
