@@ -13,7 +13,7 @@ Both threads call under the tier's lock. Nothing that a peer sends raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -301,10 +301,10 @@ class Fetches:
         del self._fetches[fetch.mm_hash]
         self._fall_back(fetch.mm_hash, fetch.waiters)
 
-    def _fall_back(self, mm_hash: str, waiters: Iterable[str]) -> None:
+    def _fall_back(self, mm_hash: str, waiters: Collection[str]) -> None:
         """These requests encode for themselves, and are told so from now on."""
+        self.counters["fallbacks"] += len(waiters)
         for waiter in waiters:
-            self.counters["fallbacks"] += 1
             self._failed.setdefault(waiter, set()).add(mm_hash)
 
     def _withdraw(self, mm_hash: str, waiter: str, now: float) -> None:

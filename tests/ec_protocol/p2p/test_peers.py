@@ -175,3 +175,18 @@ def test_a_recorded_move_tells_the_state_it_led_to() -> None:
     table.down(peer, "lost", NOW)
     states = [record["vars"][f"peer:{peer.peer_id}"]["state"] for record in records]
     assert states == ["connecting", "down"]
+
+
+@pytest.mark.clause("EC-9.5")
+def test_the_longest_idle_of_several_is_the_next_to_be_disconnected() -> None:
+    table = made()
+    assert table.next_deadline() is None
+    first, second, busy = (table.open(("host", n), NOW + n) for n in (1, 2, 0))
+    busy.attempts.add(1)
+    due = table.next_deadline()
+    assert due is not None
+    table.close_idle(math.nextafter(due, 0.0))
+    assert table.usable() == [first, second, busy]
+    table.close_idle(due)
+    assert table.usable() == [second, busy]
+    assert table.next_deadline() == due + 1.0
