@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -115,6 +115,7 @@ class PatchedPackages:
             files = apply(patch, files)
         self._finder = _Finder({_module(name): text for name, text in files.items()})
         self._modules: dict[str, ModuleType] = {}
+        self._outside: tuple[int, list[str]] = (0, [])
         with self.entered():
             self._adapter = importlib.import_module(_ADAPTER)
             # Now, and not when a function asks for them: a patch that cannot be
@@ -130,7 +131,10 @@ class PatchedPackages:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """What is imported or looked up now is of this world."""
-        outside = _take_out()
+        # Looking through all modules takes longer than most of what is done inside.
+        if len(sys.modules) != self._outside[0]:
+            self._outside = len(sys.modules), _names()
+        outside = {n: sys.modules.pop(n) for n in self._outside[1] if n in sys.modules}
         sys.modules.update(self._modules)
         length = len(sys.modules)
         sys.meta_path.insert(0, self._finder)
@@ -142,23 +146,18 @@ class PatchedPackages:
                 for name in self._modules:
                     del sys.modules[name]
             else:
-                self._modules = _take_out()
+                self._modules = {name: sys.modules.pop(name) for name in _names()}
                 _bind(outside)
             sys.modules.update(outside)
 
 
-def _take_out() -> dict[str, ModuleType]:
-    """Remove the modules of our packages from ``sys.modules``."""
-    return {name: sys.modules.pop(name) for name in _names(tuple(sys.modules))}
+def _names() -> list[str]:
+    """The modules of our packages in ``sys.modules``."""
+    return [name for name in sys.modules if _is_ours(name)]
 
 
-@lru_cache(maxsize=4)
-def _names(modules: tuple[str, ...]) -> list[str]:
-    return [
-        name
-        for name in modules
-        if any(name == package or name.startswith(f"{package}.") for package in PACKAGES)
-    ]
+def _is_ours(name: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in PACKAGES)
 
 
 def _bind(modules: Mapping[str, ModuleType]) -> None:
@@ -203,7 +202,7 @@ class _Finder(MetaPathFinder):
         place = ROOT.joinpath(*fullname.split("."))
         package = place / "__init__.py"
         file = package if package.is_file() else place.with_suffix(".py")
-        if not _names((fullname,)) or not file.is_file():
+        if not _is_ours(fullname) or not file.is_file():
             return None
         if fullname in self.texts:
             # Not under the file's own name: its lines are others.
