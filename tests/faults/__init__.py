@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ec_verify.kit.runner import Verdict
-from tests.faults.patched import PatchedPackages
+from tests.faults.patched import PatchedPackages, PatchError, relative
 
 HERE = Path(__file__).parent
 
@@ -73,11 +73,17 @@ class Fault:
 
 
 def read(patch: Path) -> Fault:
-    """The fault that a patch is."""
+    """The fault that a patch is.
+
+    Raises:
+        PatchError: A line above its diff is missing.
+    """
     said = {
         name: " ".join(text.split())
         for name, text in HeaderParser().parsestr(patch.read_text(encoding="utf-8")).items()
     }
+    if lacking := {"Clause", "Fault", "Symptom"} - said.keys():
+        raise PatchError(f"{relative(patch)}: above the diff is no line {', '.join(lacking)}")
     return Fault(
         patch,
         said["Clause"],

@@ -119,6 +119,9 @@ def test_a_patch_that_does_not_apply_is_an_error_that_says_what_to_do(tmp_path: 
     fault.patch.write_text(text.partition("diff --git")[0], encoding="utf-8")
     with pytest.raises(PatchError, match="changes nothing"):
         _ = fault.make
+    fault.patch.write_text("", encoding="utf-8")
+    with pytest.raises(PatchError, match=r"seeded.patch: above the diff is no line \w+, "):
+        read(fault.patch)
 
 
 def test_a_patch_that_cannot_be_imported_is_no_fault(tmp_path: Path) -> None:
