@@ -121,7 +121,7 @@ class Node:
         self.tier = parts.tier(blocks, block_bytes, trace)
         self.holds = parts.holds(self.tier, hold_share)
         self.copies = parts.copies(self.tier, ranks)
-        self._step = Step(self.tier, self.copies, self.counters, saves=self.saves)
+        self._step = Step(self.tier, self.copies, self.counters)
         self._announcer = Announcer(self.copies, self.holds, self.timing, self.counters)
         self.reads: Fetches | None = None
         self.grants: ProducerGrants | None = None
@@ -225,7 +225,7 @@ class Node:
             if self.reads is not None:
                 self.reads.consumed(waiter, item.mm_hash)
             return copy
-        return self._step.save(item)
+        return self._step.save(item, wanted=self.saves)
 
     def build_step(self, now: float) -> tuple[Copy, ...]:
         """What the workers copy in this step; its promises end (EC-3.4)."""

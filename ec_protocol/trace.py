@@ -164,7 +164,9 @@ class Recorder:
             ProtocolError: As ``Dispatcher.fire``; nothing is changed (EC-1.2).
         """
         before = what.state
-        step = what.lifecycle.fire(before, event, guards)
+        table = what.lifecycle
+        # Every event of every object comes here: what is there is taken without a call.
+        step = table.steps.get((before, event, guards)) or table.fire(before, event, guards)
         what.state = step.state
         if self.trace is not None:
             lifecycle, _, number = what.label.partition(":")
@@ -178,9 +180,13 @@ class Recorder:
             if other is not None:
                 self.trace.touch(other.label, other.variables())
 
-    def action(self, name: str, **args: Any) -> None:
-        """Close the action under way."""
+    def action(
+        self, name: str, one: Told | None = None, other: Told | None = None, **args: Any
+    ) -> None:
+        """Touch what is given, and close the action under way."""
         if self.trace is not None:
+            if one is not None:
+                self.touch(one, other)
             self.trace.action(name, **args)
 
 

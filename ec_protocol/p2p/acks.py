@@ -13,7 +13,7 @@ from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.attempt import Attempt
 from ec_protocol.p2p.attempts import Attempts
-from ec_protocol.p2p.commands import PeerKey, PrepareRead
+from ec_protocol.p2p.commands import PeerKey
 from ec_protocol.p2p.peers import Peer
 from ec_protocol.p2p.wire import XferAck, XferStatus
 
@@ -52,7 +52,7 @@ class Acks:
         if ack.incarnation in attempt.peer.former:
             # The process that said this is gone, and what it granted with it.
             self._counters["former_incarnations"] += 1
-            self._attempts.refuse(attempt, b"", now)
+            self._attempts.refuse(attempt, now)
         else:
             if ack.incarnation and ack.incarnation != attempt.peer.incarnation:
                 yield from self._learn_incarnation(attempt.peer, ack.incarnation, now)
@@ -96,19 +96,16 @@ class Acks:
         elif ack.status in wire.RETRYABLE_NACKS:
             self._attempts.retry(attempt, now + self._attempts.timing.retry_interval_s, now)
         elif ack.status != XferStatus.OK:
-            self._refuse(attempt, b"", now)
-        elif (command := self._prepare(attempt, ack)) is None:
-            self._refuse(attempt, ack.agent_metadata, now)
+            self._refuse(attempt, now)
         else:
-            self._attempts.grant(attempt, ack, command, now)
+            try:
+                command = attempt.prepare(ack, self._attempts.tier.block_size_bytes)
+            except RemoteProtocolError:
+                self._counters["unusable_acks"] += 1
+                self._refuse(attempt, now, ack.agent_metadata)
+            else:
+                self._attempts.grant(attempt, ack, command, now)
 
-    def _refuse(self, attempt: Attempt, agent_metadata: bytes, now: float) -> None:
+    def _refuse(self, attempt: Attempt, now: float, agent_metadata: bytes = b"") -> None:
         self._counters["refused"] += 1
-        self._attempts.refuse(attempt, agent_metadata, now)
-
-    def _prepare(self, attempt: Attempt, ack: XferAck) -> PrepareRead | None:
-        try:
-            return attempt.prepare(ack, self._attempts.tier.block_size_bytes)
-        except RemoteProtocolError:
-            self._counters["unusable_acks"] += 1
-            return None
+        self._attempts.refuse(attempt, now, agent_metadata)

@@ -265,7 +265,7 @@ class Attempts:
         attempt.again_at = again_at
         self._act(attempt, "ack_retry", "AckRetry", now)
 
-    def refuse(self, attempt: Attempt, agent_metadata: bytes, now: float) -> None:
+    def refuse(self, attempt: Attempt, now: float, agent_metadata: bytes = b"") -> None:
         """Action ``AckRefused``; what was granted nevertheless is given back."""
         self._act(attempt, "ack_refused", "AckRefused", now)
         if agent_metadata:
@@ -395,6 +395,5 @@ class Attempts:
 
     def _record(self, attempt: Attempt, action: str, now: float) -> None:
         """Close an action that was decided at ``now``, a little before it is recorded."""
-        recorder = self.tier.recorder
-        recorder.touch(attempt, attempt.peer)
-        recorder.action(action, attempt=attempt.attempt_id, mm_hash=attempt.entry.mm_hash, now=now)
+        what = {"attempt": attempt.attempt_id, "mm_hash": attempt.entry.mm_hash, "now": now}
+        self.tier.recorder.action(action, attempt, attempt.peer, **what)

@@ -346,9 +346,9 @@ class ProducerGrants:
         self.tier.unpin(grant.entry, ("grant", grant.grant_id))
 
     def _record(self, grant: Grant, action: str, now: float, **args: Any) -> None:
-        self.tier.recorder.touch(grant)
         self.tier.recorder.action(
             action,
+            grant,
             grant=grant.grant_id,
             mm_hash=grant.entry.mm_hash,
             attempt=grant.attempt_id,

@@ -245,5 +245,4 @@ class PeerTable:
             del self._lost_at[key]
 
     def _record(self, peer: Peer, action: str) -> None:
-        self._recorder.touch(peer)
-        self._recorder.action(action, peer=peer.peer_id)
+        self._recorder.action(action, peer, peer=peer.peer_id)

@@ -39,9 +39,13 @@ class Dispatcher:
     """All edges of one lifecycle behind one dict lookup.
 
     Stateless after construction, hence safe from any thread.
+
+    Attributes:
+        bits: Mask of each guard.
+        steps: What happens, by state, event and mask of the guards that hold.
     """
 
-    __slots__ = ("_steps", "bits", "initial", "lifecycle", "name")
+    __slots__ = ("bits", "initial", "lifecycle", "name", "steps")
 
     def __init__(self, lifecycle: Lifecycle, machine: Machine) -> None:
         self.lifecycle: Final = lifecycle
@@ -51,7 +55,7 @@ class Dispatcher:
             guard: 1 << i for i, guard in enumerate(lifecycle.guards)
         }
         # Laid out for every set of guards that may hold, so that one lookup is enough.
-        self._steps: dict[tuple[str, str, int], Step] = {}
+        self.steps: dict[tuple[str, str, int], Step] = {}
         for event in machine.events.values():
             for source, edges in event.transitions.items():
                 for edge in edges:
@@ -60,7 +64,7 @@ class Dispatcher:
                     wants = [(self.bits[str(c.func)], c.target) for c in edge.conditions]
                     for held in range(1 << len(self.bits)):
                         if all(bool(held & bit) == target for bit, target in wants):
-                            self._steps.setdefault((source, event.name, held), step)
+                            self.steps.setdefault((source, event.name, held), step)
 
     def mask(self, *guards: str) -> int:
         """The bit mask in which exactly ``guards`` hold."""
@@ -76,19 +80,19 @@ class Dispatcher:
             IllegalEvent, RemoteIllegalEvent: The state has no edge for the event.
             GuardRefused, RemoteGuardRefused: It has, but no guard set matches.
         """
-        step = self._steps.get((state, event, guards))
+        step = self.steps.get((state, event, guards))
         if step is None:
             raise self._error(state, event, guards)
         return step
 
     def allows(self, state: str, event: str, guards: int = 0) -> bool:
         """Whether ``fire`` would succeed."""
-        return (state, event, guards) in self._steps
+        return (state, event, guards) in self.steps
 
     def _error(self, state: str, event: str, guards: int) -> Exception:
         known = self.lifecycle.events.get(event)
         remote = known is not None and known.by == "remote"
-        if any(known[:2] == (state, event) for known in self._steps):
+        if any(edge[:2] == (state, event) for edge in self.steps):
             held = tuple(g for g, bit in self.bits.items() if guards & bit)
             refused = RemoteGuardRefused if remote else GuardRefused
             return refused(self.name, state, event, held)

@@ -208,5 +208,4 @@ class CopyTable:
         self._record(copy, f"{copy.kind.capitalize()}{'Landed' if landed else 'Skipped'}")
 
     def _record(self, copy: Copy, action: str) -> None:
-        self.tier.recorder.touch(copy)
-        self.tier.recorder.action(action, mm_hash=copy.entry.mm_hash, copy=copy.copy_id)
+        self.tier.recorder.action(action, copy, mm_hash=copy.entry.mm_hash, copy=copy.copy_id)

@@ -137,8 +137,7 @@ class EncodingTier:
             return None
         entry = Entry(next(self._ids), mm_hash, extents, count, nbytes, shape)
         self._live[mm_hash] = entry
-        self.recorder.touch(entry, self)
-        self.recorder.action("Alloc", mm_hash=mm_hash, blocks=count)
+        self.recorder.action("Alloc", entry, self, mm_hash=mm_hash, blocks=count)
         return entry
 
     def cancel(self, entry: Entry) -> None:
@@ -200,8 +199,7 @@ class EncodingTier:
         count = entry.num_blocks
         self.retired_blocks -= count
         self._tell("recovered", entry)
-        self.recorder.touch(self)
-        self.recorder.action("Reclaim", entry=entry_id, blocks=count)
+        self.recorder.action("Reclaim", self, entry=entry_id, blocks=count)
         return count
 
     # ----------------------------------------------- entry events of other actions

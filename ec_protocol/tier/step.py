@@ -17,16 +17,12 @@ class Step:
         tier: Where promised encodings are reserved.
         copies: Where copies are planned.
         counters: Where it counts hits, misses and what was not saved.
-        saves: Whether what is encoded is saved.
     """
 
-    def __init__(
-        self, tier: EncodingTier, copies: CopyTable, counters: Counter[str], *, saves: bool
-    ) -> None:
+    def __init__(self, tier: EncodingTier, copies: CopyTable, counters: Counter[str]) -> None:
         self._tier = tier
         self._copies = copies
         self._counters = counters
-        self._saves = saves
         self._promised: set[str] = set()
         self._loads: set[str] = set()
         self._planned: list[Copy] = []
@@ -52,10 +48,10 @@ class Step:
         self._planned.append(copy)
         return copy
 
-    def save(self, item: Item) -> Copy | None:
-        """Plan the save of what will be encoded; None if it is not to be saved, or is there."""
+    def save(self, item: Item, *, wanted: bool) -> Copy | None:
+        """Plan the save of what will be encoded, if that is wanted; None if there is none."""
         self._counters["misses"] += 1
-        if not self._saves or item.nbytes <= 0:
+        if not wanted or item.nbytes <= 0:
             return None
         if not item.named_by_content:
             self._counters["not_named_by_content"] += 1

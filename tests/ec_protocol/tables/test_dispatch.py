@@ -111,9 +111,9 @@ def disagreements(dispatcher: Dispatcher, machine: Machine, lc: Lifecycle) -> It
 def test_dispatcher_and_machine_agree_everywhere(name: str) -> None:
     lc = load_lifecycles()[name]
     dispatcher = DISPATCH[name]
-    before = repr(dispatcher._steps)
+    before = repr(dispatcher.steps)
     assert list(disagreements(dispatcher, build_machine(lc), lc)) == []
-    assert repr(dispatcher._steps) == before
+    assert repr(dispatcher.steps) == before
 
 
 def test_the_product_is_as_large_as_it_should_be() -> None:
