@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from generated import write_or_check
+
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "img" / "dataflow.svg"
 WIDTH, HEIGHT = 920, 500
@@ -180,17 +182,5 @@ def _arrow(arrow: Arrow) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Draw the picture, or say whether it is the one that is there."""
-    wanted = drawn()
-    if "--check" in sys.argv[1:]:
-        old = PICTURE.read_text(encoding="utf-8") if PICTURE.is_file() else ""
-        if old != wanted:
-            sys.stderr.write(f"{PICTURE.name} is stale: run tools/{Path(__file__).name}\n")
-        return int(old != wanted)
-    PICTURE.write_text(wanted, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check({PICTURE: drawn()}))

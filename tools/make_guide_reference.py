@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import typer  # noqa: E402
+from generated import write_or_check  # noqa: E402
 
 import ec_connector.cli  # noqa: E402
 import ec_verify.cli  # noqa: E402
@@ -131,19 +132,10 @@ def filled(page: str, text: str) -> str:
 
 def main() -> int:
     """Fill the pages in, or say whether they are."""
-    stale = 0
-    for page in PAGES:
-        path = FOLDER / f"{page}.md"
-        text = path.read_text(encoding="utf-8")
-        wanted = filled(page, text)
-        if text == wanted:
-            continue
-        if "--check" in sys.argv[1:]:
-            sys.stderr.write(f"{page}.md is stale: run tools/{Path(__file__).name}\n")
-            stale = 1
-        else:
-            path.write_text(wanted, encoding="utf-8")
-    return stale
+    pages = {name: FOLDER / f"{name}.md" for name in PAGES}
+    return write_or_check(
+        {path: filled(name, path.read_text(encoding="utf-8")) for name, path in pages.items()}
+    )
 
 
 if __name__ == "__main__":

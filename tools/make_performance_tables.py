@@ -18,6 +18,8 @@ import re
 import sys
 from pathlib import Path
 
+from generated import write_or_check
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 BLOCK = re.compile(r"(<!-- rows:(\S+) (\w+)(?: (\S+))? -->\n).*?(<!-- /rows -->)", re.DOTALL)
@@ -55,17 +57,5 @@ def filled(text: str) -> str:
     return text
 
 
-def main() -> int:
-    """Fill the page, or say that it is stale."""
-    old = PAGE.read_text(encoding="utf-8")
-    new = filled(old)
-    if "--check" in sys.argv[1:]:
-        if new != old:
-            sys.stderr.write(f"{PAGE.name} is stale: run tools/{Path(__file__).name}\n")
-        return int(new != old)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check({PAGE: filled(PAGE.read_text(encoding="utf-8"))}))

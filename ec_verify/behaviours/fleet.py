@@ -18,7 +18,7 @@ from ec_verify.behaviours.reading import Message, Move, State, at, elements, nam
 from ec_verify.behaviours.reads import P_RATE, TIMERS, ReadEvent, ReadTranslation
 from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
 from ec_verify.behaviours.story import Lane, Step
-from ec_verify.models.tla_value import as_function, shown
+from ec_verify.models.tla_value import as_function, as_text
 
 _EMPTY: Final = ("nobody", "torn")
 _WAITING: Final = ("requested", "granted", "reading")
@@ -97,7 +97,7 @@ class FleetEvent(ReadEvent):
         """The instance whose step it is, and which of its threads."""
         if self.attempt is None:
             nodes = self.changed("inc") or [node for node, _, _ in self.blocks]
-            return f"{shown(nodes[0])}/engine" if nodes else ""
+            return f"{as_text(nodes[0])}/engine" if nodes else ""
         consumer, producer = self.ends(self.attempt)
         if self.action in _AT_PRODUCER:
             return f"{producer}/pump"
@@ -169,7 +169,7 @@ class FleetPicture(Picture[FleetEvent]):
     def lanes(self, first: State) -> list[Lane]:
         """Engine, pump, bars and DMA of each instance."""
         lanes = []
-        for name in map(shown, elements(first, "inc")):
+        for name in map(as_text, elements(first, "inc")):
             lanes += [
                 Lane(f"{name}/engine", "engine", name),
                 Lane(f"{name}/pump", "pump", name),
@@ -185,17 +185,17 @@ class FleetPicture(Picture[FleetEvent]):
         groups: dict[str, dict[str, Any]] = {"processes": elements(state, "inc")}
         for (node, number), block in blocks_of(state).items():
             if block["st"] != "freed":
-                groups[f"{shown(node)}: block {shown(number)}"] = block
+                groups[f"{as_text(node)}: block {as_text(number)}"] = block
         for attempt, record in attempts_of(state).items():
             if record["st"] == "none":
                 continue
             groups[f"attempt {attempt}"] = record
             for process, grant in grants_of(state, attempt).items():
                 if grant["st"] != "none":
-                    where = f"grant {attempt} of {shown(record['pro'])}, process {process}"
+                    where = f"grant {attempt} of {as_text(record['pro'])}, process {process}"
                     groups[where] = grant
         return {
-            f"{group}|{shown(name)}": shown(value)
+            f"{group}|{as_text(name)}": as_text(value)
             for group, values in groups.items()
             for name, value in values.items()
         }
@@ -205,7 +205,7 @@ class FleetPicture(Picture[FleetEvent]):
         attempt = event.attempt
         if attempt is not None:
             record = attempts_of(event.after)[attempt]
-            step.subject = f"attempt {attempt} ({shown(record['name'])})"
+            step.subject = f"attempt {attempt} ({as_text(record['name'])})"
             for message in event.sent:
                 self._send(message, event)
             for message in event.taken:
@@ -231,13 +231,14 @@ class FleetPicture(Picture[FleetEvent]):
 
     def _bars(self, state: State) -> None:
         for (node, number), block in blocks_of(state).items():
-            st, name = str(block["st"]), shown(block["name"])
+            st, name = str(block["st"]), as_text(block["name"])
             wrong = st in ("ready", "pinned") and block["bytes"] != block["name"]
             style = "wrong" if wrong else STATE_STYLE.get(st, "retired")
             label = f"{name}: {'wrong bytes' if wrong else st}" if st != "retired" else st
-            self.bar(("block", node, number), st != "freed", f"{shown(node)}/region", label, style)
+            where = f"{as_text(node)}/region"
+            self.bar(("block", node, number), st != "freed", where, label, style)
         for attempt, record in attempts_of(state).items():
-            consumer, st = shown(record["con"]), record["st"]
+            consumer, st = as_text(record["con"]), record["st"]
             fence, open_ = f"{consumer}/fence", bool(record["open"])
             waiting = st in _WAITING
             self.bar(("open", attempt), waiting and open_, fence, f"fence {attempt} open", "fence")
@@ -249,7 +250,7 @@ class FleetPicture(Picture[FleetEvent]):
             moving = record["dma"] == "moving"
             self.bar(("dma", attempt), moving, f"{consumer}/dma", f"READ {attempt}", "transfer")
             for process, grant in grants_of(state, attempt).items():
-                lease = f"{shown(record['pro'])}/lease"
+                lease = f"{as_text(record['pro'])}/lease"
                 there = grant["st"] == "granted"
                 self.bar(("lease", attempt, process), there, lease, f"lease {attempt}", "lease")
 

@@ -17,7 +17,7 @@ from ec_verify.behaviours.reading import Message, Move, State, elements, read
 from ec_verify.behaviours.reads import TIMERS, ReadEvent, ReadTranslation
 from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
 from ec_verify.behaviours.story import Lane, Step
-from ec_verify.models.tla_value import shown
+from ec_verify.models.tla_value import as_text
 
 
 class PeerEvent(ReadEvent):
@@ -90,7 +90,7 @@ class PeerPicture(Picture[PeerEvent]):
         """Groups by session and by read."""
         if key is None:
             return f"{'peer' if variable in ('proc', 'alive') else 'consumer'}|{variable}"
-        return f"{'read' if variable == 'read' else 'session'} {shown(key)}|{variable}"
+        return f"{'read' if variable == 'read' else 'session'} {as_text(key)}|{variable}"
 
     def label(self, message: Message) -> str:
         """An ack says which process gave it."""
@@ -105,8 +105,8 @@ class PeerPicture(Picture[PeerEvent]):
             self.receive(message)
         if event.action == "PostRead":
             self.arrow("pump", "dma", "post READ", "data")
-        subjects = [f"read {shown(r)}" for r in event.attempts]
-        subjects += [f"session {shown(s)}" for s in event.changed("peer")]
+        subjects = [f"read {as_text(r)}" for r in event.attempts]
+        subjects += [f"session {as_text(s)}" for s in event.changed("peer")]
         step.subject = ", ".join(subjects)
         self._bars(event.after)
 
@@ -114,12 +114,12 @@ class PeerPicture(Picture[PeerEvent]):
         for session, peer in elements(state, "peer").items():
             style = "ready" if peer == "live" else STATE_STYLE.get(str(peer), "allocated")
             known = elements(state, "inc").get(session)
-            label = f"{shown(session)}: {peer}" + (f", process {known}" if known else "")
+            label = f"{as_text(session)}: {peer}" + (f", process {known}" if known else "")
             self.bar(("session", session), peer != "drained", "sessions", label, style)
         for number, record in elements(state, "read").items():
             st = str(record["st"])
             there, style = st not in ("none", "settled"), STATE_STYLE.get(st, "lease")
-            self.bar(("read", number), there, "reads", f"read {shown(number)}: {st}", style)
+            self.bar(("read", number), there, "reads", f"read {as_text(number)}: {st}", style)
         self.bar("process", state["alive"], "life", f"process {state['proc']}", "state")
 
 

@@ -22,7 +22,7 @@ from ec_verify.behaviours.reading import (
 )
 from ec_verify.behaviours.reads import ReadEvent
 from ec_verify.behaviours.story import Lane, Step
-from ec_verify.models.tla_value import shown
+from ec_verify.models.tla_value import as_text
 
 ORIGIN: Final = 0
 _NOTHING: Final = ("nothing", "torn", None)
@@ -188,7 +188,7 @@ class PeerReadPicture(Picture[PeerReadEvent]):
     def label(self, message: Message) -> str:
         """A request says what it asks for."""
         label = super().label(message)
-        return f"{label} ({shown(message.about)})" if message.kind == "request" else label
+        return f"{label} ({as_text(message.about)})" if message.kind == "request" else label
 
     def draw(self, event: PeerReadEvent, step: Step) -> None:
         """Messages, the READ's own moves, and every bar."""
@@ -228,7 +228,7 @@ class PeerReadPicture(Picture[PeerReadEvent]):
             self.bar(("quarantine", attempt), st == "quarantined", "c.fence",
                      f"quarantine {attempt}", "quarantine")  # fmt: skip
             moving = at(state, "dma", attempt) in ("posted", "copying")
-            label = f"READ {attempt} into {shown(at(state, 'dst', attempt))}"
+            label = f"READ {attempt} into {as_text(at(state, 'dst', attempt))}"
             self.bar(("dma", attempt), moving, "dma", label, "transfer")
         for attempt, grant in elements(state, "grant").items():
             self.bar(("lease", attempt), grant == "granted", "p.lease",
@@ -240,7 +240,7 @@ class PeerReadPicture(Picture[PeerReadEvent]):
             name, block = at(state, "names", slot), at(state, "at", slot)
             wrong = entry in ("ready", "pinned") and at(state, "bytes", block) != name
             style = "wrong" if wrong else STATE_STYLE.get(str(entry), "state")
-            label = f"{shown(name)}: wrong bytes" if wrong else f"{shown(name)}: {entry}"
+            label = f"{as_text(name)}: wrong bytes" if wrong else f"{as_text(name)}: {entry}"
             self.bar(("entry", slot), entry != "freed", lane, label, style)
 
 
@@ -252,9 +252,9 @@ def _subject(event: PeerReadEvent) -> str:
             for key in event.changed(variable)
         )
     if event.attempts:
-        return "attempt " + ", ".join(map(shown, event.attempts))
+        return "attempt " + ", ".join(map(as_text, event.attempts))
     if (slot := event.entry) is None:
         return ""
     name = event.now("names", slot)
     name = event.was("names", slot) if name in _NOTHING else name
-    return f"{shown(name)} in block {shown(event.now('at', slot) or event.was('at', slot))}"
+    return f"{as_text(name)} in block {as_text(event.now('at', slot) or event.was('at', slot))}"

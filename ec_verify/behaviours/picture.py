@@ -16,7 +16,7 @@ from ec_protocol.tables.lifecycle import load_actions, load_lifecycles
 from ec_verify.behaviours.reading import Event, Message, State, elements
 from ec_verify.behaviours.story import Arrow, ArrowKind, BarStyle, Lane, OpenBars, Step, Story
 from ec_verify.models.output import INITIAL
-from ec_verify.models.tla_value import as_function, shown
+from ec_verify.models.tla_value import as_function, as_text
 
 #: How a bar of an object in that state looks; others look plain.
 STATE_STYLE: Final[Mapping[str, BarStyle]] = {
@@ -71,7 +71,7 @@ class Picture(Generic[E]):
         """The columns, from left to right."""
         # A model of several processes says in `pc` where each one is.
         return [
-            *(Lane(f"pc {shown(p)}", shown(p), "processes") for p in elements(first, "pc")),
+            *(Lane(f"pc {as_text(p)}", as_text(p), "processes") for p in elements(first, "pc")),
             Lane("engine", "engine", "engine"),
             Lane("pump", "pump", "engine"),
             Lane("environment", "environment", "others"),
@@ -85,7 +85,7 @@ class Picture(Generic[E]):
             variable: Its name.
             key: The element's argument, or None for the whole variable.
         """
-        return f"state|{variable}" if key is None else f"{variable}|{variable}[{shown(key)}]"
+        return f"state|{variable}" if key is None else f"{variable}|{variable}[{as_text(key)}]"
 
     def rows(self, state: State) -> dict[str, str]:
         """Every variable, and every element of a function, as text."""
@@ -97,16 +97,16 @@ class Picture(Generic[E]):
             if not pairs or len(pairs) > _MAX_ELEMENTS:
                 pairs = {None: value}
             for key, item in pairs.items():
-                found[self.place(variable, key)] = shown(item)
+                found[self.place(variable, key)] = as_text(item)
         return found
 
     def draw(self, event: E, step: Step) -> None:
         """Add arrows and bars of the step that an event was."""
         touched = [key for variable in event.after for key in event.changed(variable)]
-        step.subject = ", ".join(list(dict.fromkeys(map(shown, touched)))[:_MAX_SUBJECT])
+        step.subject = ", ".join(list(dict.fromkeys(map(as_text, touched)))[:_MAX_SUBJECT])
         for variable, value in event.after.items():
             for key, state in _lifecycle_states(value):
-                label, style = f"{variable} {shown(key)} {state}", STATE_STYLE.get(state, "state")
+                label, style = f"{variable} {as_text(key)} {state}", STATE_STYLE.get(state, "state")
                 there = state not in _quiet_states()
                 self.bar((variable, key), there, "objects", label, style)
 
@@ -146,7 +146,7 @@ class Picture(Generic[E]):
 
     def label(self, message: Message) -> str:
         """A message in a few words."""
-        return f"{_WORDS.get(message.kind, message.kind)} {shown(message.of)}"
+        return f"{_WORDS.get(message.kind, message.kind)} {as_text(message.of)}"
 
     def send(self, message: Message, source: str, target: str) -> None:
         """A message sets out; nobody has received it yet."""
@@ -177,7 +177,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str
 
 def held(content: Any) -> str:
     """What a block holds, in words."""
-    return "wrong bytes" if content in _NO_ENCODING else f"bytes of {shown(content)}"
+    return "wrong bytes" if content in _NO_ENCODING else f"bytes of {as_text(content)}"
 
 
 def _lifecycle_states(value: Any) -> list[tuple[Any, str]]:

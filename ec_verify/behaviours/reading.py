@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ec_protocol.tables.lifecycle import load_actions
 from ec_verify.models.graph import Fired
 from ec_verify.models.output import Step
-from ec_verify.models.tla_value import ValueTextError, as_function, parse, shown
+from ec_verify.models.tla_value import ValueTextError, as_function, as_text, parse
 
 #: A state: variable name to value.
 State = Mapping[str, Any]
@@ -81,7 +81,7 @@ class Event:
         """Where it happened; ``""`` for the clock."""
         # A model of several processes says in `pc` where each one is.
         if movers := self.changed("pc"):
-            return f"pc {shown(movers[0])}"
+            return f"pc {as_text(movers[0])}"
         row = load_actions().get(self.action)
         if row is None:
             return "" if self.action == "Tick" else "environment"

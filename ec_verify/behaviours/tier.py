@@ -18,7 +18,7 @@ from ec_verify.behaviours.picture import STATE_STYLE, Picture
 from ec_verify.behaviours.reading import Event, Move, State, elements, read
 from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft, Translation
 from ec_verify.behaviours.story import Lane, Step
-from ec_verify.models.tla_value import as_function, shown
+from ec_verify.models.tla_value import as_function, as_text
 
 _PLANNING: Final = frozenset({"Reserve", "Alloc", "Evict"})
 _ORDERS: Final = frozenset({"SubmitSave", "SubmitLoad"})
@@ -47,7 +47,7 @@ class TierEvent(Event):
             ranks = ranks_of(self.after)
         elif self.action.startswith("Remote"):
             return "peer"
-        return f"rank {shown(ranks[0])}" if ranks else "engine"
+        return f"rank {as_text(ranks[0])}" if ranks else "engine"
 
     def ranks(self, copy: Any, field: str) -> list[Any]:
         """The ranks of a copy for which a field is not what it was."""
@@ -82,7 +82,7 @@ class TierPicture(Picture[TierEvent]):
 
     def lanes(self, first: State) -> list[Lane]:
         """The engine, each rank, the peer, then the region's bars."""
-        ranks = map(shown, ranks_of(first))
+        ranks = map(as_text, ranks_of(first))
         return [
             Lane("engine", "engine", "scheduler"),
             *(Lane(f"rank {rank}", f"worker rank {rank}", "workers") for rank in ranks),
@@ -96,10 +96,10 @@ class TierPicture(Picture[TierEvent]):
         if key is None:
             return f"engine|{variable}"
         if variable in _OF_ENTRY:
-            return f"encoding {shown(key)}|{variable}"
+            return f"encoding {as_text(key)}|{variable}"
         if variable == "content":
-            return f"blocks|{variable}[{shown(key)}]"
-        return f"{variable} {shown(key)}|{variable}"
+            return f"blocks|{variable}[{as_text(key)}]"
+        return f"{variable} {as_text(key)}|{variable}"
 
     def rows(self, state: State) -> dict[str, str]:
         """Copies are shown field by field, and only while there is one."""
@@ -108,7 +108,7 @@ class TierPicture(Picture[TierEvent]):
             if copy.get("st") in _IDLE:
                 continue
             for field, value in copy.items():
-                found[f"copy {shown(name)}|{field}"] = shown(value)
+                found[f"copy {as_text(name)}|{field}"] = as_text(value)
         return found
 
     def draw(self, event: TierEvent, step: Step) -> None:
@@ -117,24 +117,24 @@ class TierPicture(Picture[TierEvent]):
         copies = event.changed("cp")
         entries = event.changed("est") or event.changed("holders")
         encodings = entries or [event.now("cp", copy)["enc"] for copy in copies]
-        step.subject = ", ".join(dict.fromkeys(shown(e) for e in encodings))
+        step.subject = ", ".join(dict.fromkeys(as_text(e) for e in encodings))
         if event.action in _ORDERS:
             for copy in (event.now("cp", name) for name in copies):
                 for rank, doing in (as_function(copy["rk"]) or {}).items():
                     if doing != "off":
-                        label = f"{copy['kind']} {shown(copy['enc'])}"
-                        self.arrow("engine", f"rank {shown(rank)}", label, "local")
+                        label = f"{copy['kind']} {as_text(copy['enc'])}"
+                        self.arrow("engine", f"rank {as_text(rank)}", label, "local")
         elif event.action in REPORTS:
             for rank in dict.fromkeys(r for copy in copies for r in event.ranks(copy, "rk")):
-                self.arrow(f"rank {shown(rank)}", "engine", "report", "local")
+                self.arrow(f"rank {as_text(rank)}", "engine", "report", "local")
         for name, copy in elements(state, "cp").items():
-            label = f"{copy['kind']} {shown(copy['enc'])}: {copy['st']}"
+            label = f"{copy['kind']} {as_text(copy['enc'])}: {copy['st']}"
             self.bar(("copy", name), copy["st"] not in _IDLE, "copies", label, "transfer")
         content = elements(state, "content")
         for encoding, st in elements(state, "est").items():
             blocks = elements(state, "blk").get(encoding) or []
             wrong = st in ("ready", "pinned") and any(content[b] != encoding for b in blocks)
-            label = f"{shown(encoding)}: {st}, {', '.join(map(shown, blocks))}"
+            label = f"{as_text(encoding)}: {st}, {', '.join(map(as_text, blocks))}"
             style = "wrong" if wrong else STATE_STYLE.get(str(st), "state")
             self.bar(("entry", encoding), st != "freed", "region", label, style)
 

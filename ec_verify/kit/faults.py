@@ -2,27 +2,27 @@
 """Tries the kit itself: implementations with a known fault must each be caught.
 
 A set of seeded faults is a mapping from names to objects with ``clause``, ``tag``,
-``text`` and ``make``, an adapter factory. ``ours`` brings one; whoever writes an adapter
-may bring his own (``--faults module:mapping``).
+``text`` and ``make``, an adapter factory. A checkout has one for ``ours``, which patches
+the source; whoever writes an adapter may bring his own (``--faults module:mapping``).
 """
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ec_protocol.errors import ConfigError
+from ec_protocol.tables.files import checkout_dir
 from ec_verify.kit.adapter import Factory
 from ec_verify.kit.language.schedule import Case
-from ec_verify.kit.runner import Result, Verdict, run_case
+from ec_verify.kit.runner import Result, Verdict, import_module, run_case
 from ec_verify.kit.world.links import InProcess
 from ec_verify.nearest import did_you_mean
 
 #: The faults of our own implementation.
-DEFAULT: Final = "ec_verify.adapters.ours.faulty:FAULTS"
+DEFAULT: Final = "tests.faults:FAULTS"
 
 
 class SeededFault(Protocol):
@@ -94,8 +94,13 @@ def load_faults(name: str = DEFAULT) -> Mapping[str, SeededFault]:
         ConfigError: There is none, or it is empty.
     """
     module, colon, attribute = name.partition(":")
+    if name == DEFAULT and checkout_dir() is None:
+        raise ConfigError(
+            "our own seeded faults are patches of the source: run this from a checkout, "
+            "or name others with --faults module:mapping"
+        )
     try:
-        faults: Mapping[str, SeededFault] = getattr(importlib.import_module(module), attribute)
+        faults: Mapping[str, SeededFault] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as exc:
         raise ConfigError(f"faults={name!r}: expected module:mapping ({exc})") from exc
     if not colon or not isinstance(faults, Mapping) or not faults:
@@ -147,9 +152,11 @@ def hunt(
         )
         found: list[Result] = []
         played = 0
+        # Once, and not in a case: what cannot be made is no fault that a case has noticed.
+        make = fault.make
         for case in order:
             played += 1
-            result = run_case(case, lambda node: InProcess(fault.make))  # noqa: B023
+            result = run_case(case, lambda node: InProcess(make))  # noqa: B023
             if result.verdict in (Verdict.FAILED, Verdict.NON_STRICT) and is_sound(case):
                 found.append(result)
                 if not every:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
 
 from ec_protocol.errors import ConfigError
+from ec_protocol.tables.files import checkout_dir
 from ec_verify.kit.adapter import Factory, Unsupported
 from ec_verify.kit.language.clauses import clauses, strictest
 from ec_verify.kit.language.schedule import Case
@@ -136,10 +138,8 @@ def load_factory(name: str) -> Factory:
         raise ConfigError(
             f"adapter={name!r}: expected one of {', '.join(BUILT_IN)} or module:factory"
         )
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        factory: Factory = getattr(importlib.import_module(module), attribute)
+        factory: Factory = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as exc:
         missing = isinstance(exc, ModuleNotFoundError)
         ours = missing and target.startswith("ec_verify.adapters.ours.")
@@ -148,6 +148,16 @@ def load_factory(name: str) -> Factory:
     if not callable(factory):
         raise ConfigError(f"adapter={name!r}: {target} is not callable")
     return factory
+
+
+def import_module(name: str) -> ModuleType:
+    """A module that the command line names: also of this folder, and of our checkout."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    root = str(checkout_dir() or "")
+    if root not in sys.path:
+        sys.path.append(root)
+    return importlib.import_module(name)
 
 
 def run_case(case: Case, connect: Callable[[str], Link]) -> Result:

@@ -44,16 +44,16 @@ def parse(text: str) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value in one short line for people; strings carry no quotes."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return "⟨" + ", ".join(map(shown, value)) + "⟩"
+        return "⟨" + ", ".join(map(as_text, value)) + "⟩"
     if isinstance(value, list):
-        return "{" + ", ".join(map(shown, value)) + "}" if value else "∅"
+        return "{" + ", ".join(map(as_text, value)) + "}" if value else "∅"
     if isinstance(value, dict):
-        return "[" + ", ".join(f"{shown(k)} {shown(v)}" for k, v in value.items()) + "]"
+        return "[" + ", ".join(f"{as_text(k)} {as_text(v)}" for k, v in value.items()) + "]"
     return str(value)
 
 
@@ -149,4 +149,4 @@ def _hashable(key: Any) -> Any:
     """A key that a dict takes; sets and functions as keys are rare and shown as text."""
     if isinstance(key, tuple):
         return tuple(_hashable(item) for item in key)
-    return shown(key) if isinstance(key, (list, dict)) else key
+    return as_text(key) if isinstance(key, (list, dict)) else key

@@ -217,7 +217,7 @@ def _sources(names: Sequence[str], jobs: int, *, as_json: bool, list_only: bool)
                 parallel=jobs,
                 done=lambda index, outcome: step(found[index].id, outcome.seconds),
             )
-    rows = [SourceRow.judged(m, outcomes[index], explanations) for index, m in enumerate(found)]
+    rows = [SourceRow.of(m, outcomes[index], explanations) for index, m in enumerate(found)]
     old = stale(explanations, [row.mutant for row in rows if row.verdict == KILLED])
     if not names:
         old += unknown_patterns(explanations, found)
@@ -269,7 +269,7 @@ class SourceRow:
     detail: str = ""
 
     @classmethod
-    def judged(
+    def of(
         cls,
         mutant: source.SourceMutant,
         outcome: Outcome,

@@ -22,7 +22,7 @@ from ec_protocol.tables.files import tla_dir
 from ec_verify.models.config import Config
 from ec_verify.models.modules import copy_modules
 from ec_verify.models.runner import Job, TlcRunner
-from ec_verify.models.tla_value import parse, shown
+from ec_verify.models.tla_value import as_text, parse
 from ec_verify.traces.load import Record, Run
 from ec_verify.traces.tla import Mutant, module
 
@@ -131,7 +131,7 @@ def _results(tasks: Sequence[Task], printed: Iterable[tuple[Any, ...]]) -> list[
             # The first word counts: what else is printed explains the same failure.
             blamed.setdefault(
                 (run, mutant),
-                Blame(position, inserted, text, shown(expected), shown(logged)),
+                Blame(position, inserted, text, as_text(expected), as_text(logged)),
             )
     results = []
     for number, (run, log, mutants) in enumerate(tasks, 1):

@@ -80,7 +80,7 @@ def _commands(block: str) -> Iterator[str]:
             yield text.strip()
 
 
-def shown() -> dict[tuple[str, ...], list[str]]:
+def command_blocks() -> dict[tuple[str, ...], list[str]]:
     """The commands of each fenced block that shows any, with the pages that show it."""
     found: dict[tuple[str, ...], list[str]] = {}
     for page in pages():

@@ -24,10 +24,10 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests import ROOT
-from tests.docs.pages import program, shown, split
+from tests.docs.pages import command_blocks, program, split
 from tests.needs import needs
 
-BLOCKS = shown()
+BLOCKS = command_blocks()
 COMMANDS = {command for block in BLOCKS for command in block}
 
 #: Words that make a command shorter, or keep it out of the checkout; none: as it is shown.
@@ -35,8 +35,7 @@ ADDED = {
     ".venv/bin/ec-protocol check BugPeerReadF3": "",
     ".venv/bin/ec-protocol check --show BugPeerReadF3": "",
     ".venv/bin/ec-protocol conformance run --adapter ours EC-5.3": "",
-    ".venv/bin/ec-protocol conformance run --adapter "
-    "ec_verify.adapters.ours.faulty:accepts-late-reads EC-5.3": "",
+    ".venv/bin/ec-protocol conformance run --adapter tests.faults:accepts-late-reads EC-5.3": "",
     "ec-connector demo --traces out/demo": "--runs p2p",
     "ec-protocol check MCPeerReadSmall": "",
     "ec-protocol conformance compare docs/conformance/ours.json docs/conformance/vllm-0.32.0.json "
@@ -47,8 +46,7 @@ ADDED = {
     "ec-protocol conformance list": "",
     "ec-protocol conformance recheck out/*.json": "",
     'ec-protocol conformance run --adapter-cmd "./my-adapter --stdio" --json': "EC-2.6",
-    "ec-protocol conformance run --adapter "
-    "ec_verify.adapters.ours.faulty:accepts-late-reads EC-5.3": "",
+    "ec-protocol conformance run --adapter tests.faults:accepts-late-reads EC-5.3": "",
     "ec-protocol conformance run --adapter mine:make --histories out/": "EC-2.6 EC-2.7",
     "ec-protocol conformance run --adapter mypackage.adapter:make --html report.html": "EC-2.6",
     "ec-protocol conformance run --adapter mypackage.adapter:make": "EC-2.6",
@@ -90,6 +88,7 @@ SERVES = (
 _NEEDS_VLLM = "needs vLLM, which has a venv of its own"
 ONLY_READ = {
     ".venv-e2e/bin/ec-protocol conformance run --adapter vllm": _NEEDS_VLLM,
+    ".venv/bin/ec-protocol conformance faults NAME --every --json": "of a fault that is new",
     "ec-connector events tcp://10.0.0.5:5650 --replay tcp://10.0.0.5:5651": (
         "waits for a server; test_cli_events.py runs it beside one"
     ),

@@ -19,7 +19,7 @@ import ec_connector.cli
 import ec_verify.cli
 from ec_connector.config.settings import ECConfig
 from tests import ROOT
-from tests.docs.pages import mentioned, program, shown, split
+from tests.docs.pages import command_blocks, mentioned, program, split
 from tests.docs.test_docs_commands import ONLY_READ
 
 PROGRAMS: dict[str, Any] = {
@@ -114,7 +114,7 @@ def check(words: list[str], environ: dict[str, str]) -> None:
         check_program(words)
 
 
-@pytest.mark.parametrize("block", shown(), ids=lambda block: block[0][:60])
+@pytest.mark.parametrize("block", command_blocks(), ids=lambda block: block[0][:60])
 def test_what_is_only_read_is_right(block, monkeypatch):
     # What vLLM's commands need is not asked for here.
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())

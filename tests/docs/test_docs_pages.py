@@ -146,7 +146,7 @@ def test_the_clause_that_is_followed_is_followed_by_real_names() -> None:
             '@pytest.mark.clause("EC-5.3")',
         ],
         "spec/conformance/lease.json": ['"EC-5.3/1"'],
-        "ec_verify/adapters/ours/faulty/consumer.py": ['"accepts-late-reads", "EC-5.3"'],
+        "tests/faults/accepts-late-reads.patch": ["Clause: EC-5.3"],
     }
     for file, wanted in where.items():
         source = read(ROOT / file)

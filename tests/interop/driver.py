@@ -65,7 +65,7 @@ def content(name: str, rows: int = ROWS) -> bytes:
 
 
 @functools.cache
-def forks() -> Any:
+def fork_server() -> Any:
     """The fork server, ready."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(forked.PRELOAD)
@@ -89,8 +89,8 @@ class Builtin:
         # Hooks on our pump's thread talk to it too.
         self._turn = threading.Lock()
         self._log = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - as long as the process
-        self._pipe, theirs = forks().Pipe()
-        self.process = forks().Process(
+        self._pipe, theirs = fork_server().Pipe()
+        self.process = fork_server().Process(
             target=forked.serve,
             args=(theirs, self._log.name, role, self.port, blocks),
             kwargs=options,

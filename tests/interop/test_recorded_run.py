@@ -11,7 +11,7 @@ import pytest
 
 from ec_verify.kit.language.schedule import all_cases
 from tests.e2e.server import ROOT
-from tests.interop.driver import PATIENCE_S, RELEASE, forks, marks
+from tests.interop.driver import PATIENCE_S, RELEASE, fork_server, marks
 from tests.interop.forked import command_line
 
 pytestmark = marks
@@ -44,7 +44,7 @@ def recorded(report: str) -> dict[str, str]:
 def play(output: Path, *cases: str, **options: Any) -> dict[str, str]:
     """Verdicts of the installed release by case; everything it plays if none is named."""
     words = ["conformance", "run", "--adapter", "vllm", "--json", *cases]
-    run = forks().Process(target=command_line, args=(str(output), words), kwargs=options)
+    run = fork_server().Process(target=command_line, args=(str(output), words), kwargs=options)
     run.start()
     try:
         run.join(PATIENCE_S)

@@ -20,31 +20,21 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, Final
 
 from ec_verify.adapters.builtin.device import Rank
 from ec_verify.adapters.builtin.host import BuiltinHost
+from ec_verify.adapters.builtin.requests import METADATA, make_request, modality_of, text_request
 from ec_verify.kit.adapter import Json, Result, Unsupported
 
 if importlib.util.find_spec("vllm") is None:
     raise ImportError("vLLM is not installed: run this with the Python of .venv-e2e (make e2e)")
 
 _ROLES: Final = {"producer": "ec_producer", "consumer": "ec_consumer", "both": "ec_both"}
-#: A field that a model publishes with an encoding, for whoever rewrites the request.
-_METADATA: Final = "image_grid_thw"
 #: How often it may ask peers in steps that take no time.
 _REQUESTS_AT_ONCE: Final = 8
 #: Encodings by which the kit only asks whether there is room.
 _PROBE: Final = "room-"
-
-
-class Media(dict[str, Any]):
-    """The processed media of an item, as far as a connector looks at it."""
-
-    def get_data(self) -> dict[str, Any]:
-        """What may be published of it."""
-        return {_METADATA: [1, 2, 2]}
 
 
 class Builtin(BuiltinHost):
@@ -340,7 +330,7 @@ class Builtin(BuiltinHost):
             if self._in_step or self._sent_now >= _REQUESTS_AT_ONCE:
                 return
             before = len(self._out)
-            waiting = list(self._deferred.values()) or [_text_request()]
+            waiting = list(self._deferred.values()) or [text_request()]
             for host in waiting:
                 if self._connector.ensure_cache_available(host, 0):
                     self._deferred.pop(host.request_id, None)
@@ -359,28 +349,14 @@ class Builtin(BuiltinHost):
         known = self._requests.get(raw["id"])
         if known is not None:
             return known
-        features = []
-        offset = 0
         for item in raw["items"]:
-            rows, width = item["shape"]
-            # The width of an encoder's output belongs to its modality.
-            modality = f"image{width}"
-            self._config.ec_transfer_config.mm_encoder_output_widths[modality] = width
-            self._half._metadata_resolver._cache[modality] = {_METADATA}
             self._bytes[item["hash"]] = item["bytes"]
-            data = Media({_METADATA: SimpleNamespace(data=[1, 2, 2])})
-            if item["media"]:
-                data["pixel_values"] = SimpleNamespace(data=b"media")
-            position = self._modules["inputs"].PlaceholderRange(offset=offset, length=rows)
-            features.append(
-                SimpleNamespace(
-                    identifier=item["hash"], modality=modality, mm_position=position, data=data
-                )
-            )
-            offset += rows
-        known = SimpleNamespace(
-            request_id=raw["id"], mm_features=features, ec_transfer_params=raw["params"]
-        )
+            # The width of an encoder's output belongs to its modality.
+            width = item["shape"][1]
+            modality = modality_of(item)
+            self._config.ec_transfer_config.mm_encoder_output_widths[modality] = width
+            self._half._metadata_resolver._cache[modality] = {METADATA}
+        known = make_request(raw, self._modules["inputs"].PlaceholderRange)
         self._requests[raw["id"]] = known
         return known
 
@@ -394,10 +370,6 @@ class Builtin(BuiltinHost):
                 spans.append([offset, size])
             nbytes -= size
         return spans
-
-
-def _text_request() -> Any:
-    return SimpleNamespace(request_id="text", mm_features=[], ec_transfer_params=None)
 
 
 class Shipped(Builtin):

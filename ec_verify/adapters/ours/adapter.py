@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
@@ -57,7 +57,7 @@ class _P2P:
 
 
 class Ours(HostSide, InMemory):
-    """One engine instance. Faulty variants override ``make_*`` or what those return."""
+    """One engine instance."""
 
     _starts = 0
 
@@ -74,24 +74,15 @@ class Ours(HostSide, InMemory):
         self._wake_fd = -1
         self._prepare_s = 0.0
 
-    # ------------------------------------------------------- what variants may replace
     def make_node(self, **settings: Any) -> Node:
-        """The protocol's state."""
+        """The protocol's state; variants make another one."""
         return Node(**settings)
-
-    def make_scheduler(self, node: Node, **args: Any) -> ECScheduler:
-        """The scheduler delegate."""
-        return ECScheduler(node, **args)
-
-    def make_timing(self, timers: Mapping[str, float]) -> Timing:
-        """The timers."""
-        return Timing(**timers)
 
     # ----------------------------------------------------------------- life cycle
     def start(self, *, now: float, settings: Mapping[str, Json]) -> Result:
         """See ``Adapter.start``."""
         self.now = now
-        timing = self.make_timing(settings["timers"])
+        timing = Timing(**settings["timers"])
         blocks, block_bytes = settings["blocks"], settings["block_size_bytes"]
         self.memory = bytearray(b"\xcc" * (blocks * block_bytes))
         self.ranks = settings["ranks"]
@@ -152,13 +143,13 @@ class Ours(HostSide, InMemory):
                 events=publisher,
             )
             self.io.open()
-        self.scheduler = self.make_scheduler(
+        self.scheduler = ECScheduler(
             node,
             items=lambda request: request.items,
             element_size=settings["element_size"],
             dtype=facts["dtype"].removeprefix("torch."),
             lock=lock,
-            p2p=p2p,
+            p2p=cast(Any, p2p),
             clock=lambda: self.now,
         )
         self.element_size = settings["element_size"]

@@ -10,8 +10,9 @@ from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.language import steps
 from ec_verify.kit.language.times import ScheduleError
 from ec_verify.kit.play.engine import engine_step, land, make_request, report
+from ec_verify.kit.play.peers import vector
 from ec_verify.kit.play.verbs import plays
-from ec_verify.kit.play.wire import ends, vector
+from ec_verify.kit.play.wire import ends
 from ec_verify.kit.world.checks import CheckFailed, compare
 from ec_verify.kit.world.events import check_events
 from ec_verify.kit.world.links import ImplementationError

@@ -12,13 +12,14 @@ from ec_verify.kit.language.steps import Repeat, Try
 from ec_verify.kit.language.times import ScheduleError
 from ec_verify.kit.play import data as play_data
 from ec_verify.kit.play import engine as play_engine
+from ec_verify.kit.play import peers as play_peers
 from ec_verify.kit.play import wire as play_wire
 from ec_verify.kit.play.verbs import PLAYERS
 from ec_verify.kit.world.checks import CheckFailed
 from ec_verify.kit.world.links import Link
 from ec_verify.kit.world.world import World
 
-__all__ = ["play", "play_data", "play_engine", "play_wire"]
+__all__ = ["play", "play_data", "play_engine", "play_peers", "play_wire"]
 
 
 def play(case: Case, connect: Callable[[str], Link], history: list[dict[str, Any]]) -> None:

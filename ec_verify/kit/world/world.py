@@ -25,7 +25,6 @@ from ec_verify.kit.language.schedule import Case
 from ec_verify.kit.language.times import ScheduleError, evaluate
 from ec_verify.kit.world import frames
 from ec_verify.kit.world.checks import CheckFailed, violated
-from ec_verify.kit.world.events import take_event
 from ec_verify.kit.world.links import Link, Recorder
 from ec_verify.kit.world.nodes import (
     ELEMENT_SIZE,
@@ -38,6 +37,7 @@ from ec_verify.kit.world.nodes import (
     Played,
     Spans,
 )
+from ec_verify.kit.world.outputs import take_output
 from ec_verify.kit.world.watch import Watch
 
 #: When every case begins, seconds: not 0, which an implementation might take for "never".
@@ -152,7 +152,7 @@ class World:
             raise ScheduleError(f"{node.name} does not run")
         result = node.link.call(op, {"now": self.now(node), **args})
         for output in result.pop("out", []):
-            self._take(node, output)
+            take_output(self, node, output)
         return result
 
     def start(self, node: Node, **more: Any) -> None:
@@ -218,42 +218,7 @@ class World:
             self.watch.promised(node.name, request["items"][item]["hash"])
         return promised
 
-    # ----------------------------------------------------------------------- outputs
-    def _take(self, node: Node, output: dict[str, Any]) -> None:
-        kind = output.get("kind")
-        if kind == "frames":
-            self._sent(node, output)
-        elif kind == "read":
-            self._posted(node, output)
-        elif kind == "notify":
-            self._notify(node.name, bytes.fromhex(output["agent"]), output["notice"])
-        elif kind in ("abandon", "release"):
-            for dma in self.dmas.values():
-                if dma.node == node.name and dma.read == output["read"]:
-                    dma.abandoned = dma.abandoned or kind == "abandon"
-                    dma.released = dma.released or kind == "release"
-        elif kind == "event":
-            take_event(node, output["frames"])
-        elif kind not in ("connect", "close"):
-            raise CheckFailed("an output that the interface has", f"{output!r:.200}")
-
-    def _sent(self, node: Node, output: dict[str, Any]) -> None:
-        to = output["to"]
-        node.extended = node.extended or frames.extended(output["frames"])
-        if isinstance(to, str):
-            target, _, process = bytes.fromhex(to).decode(errors="replace").partition("/")
-            # A connection ends with its process: nobody else gets the answer.
-            meant = int(process) if process.isdecimal() else 0
-            message = Message("answer", output["frames"], meant)
-            self._watch_ack(node, output["frames"])
-        else:
-            found = [other.name for other in self.everyone() if list(other.address) == list(to)]
-            target = found[0] if found else f"{to[0]}:{to[1]}"
-            message = Message("request", output["frames"], node.incarnation)
-            self.watch.request(node.name, output["frames"], self.now(node))
-        self.send(f"{node.name}>{target}", message)
-        self.log("sent", node=node.name, to=target, via=message.via)
-
+    # ---------------------------------------------------------------------- messages
     def channel(self, name: str) -> list[Message]:
         """Messages on their way, oldest first."""
         return self.channels.setdefault(name, [])
@@ -262,46 +227,6 @@ class World:
         """A message is on its way."""
         self.channel(name).append(message)
         self.sent.setdefault(name, []).append(message)
-
-    def _notify(self, source: str, agent: bytes, notice: str) -> None:
-        for other in self.everyone():
-            if other.agent == agent:
-                message = Message("notice", [notice], other.incarnation)
-                self.send(f"{source}~{other.name}", message)
-                self.log("notice", node=source, to=other.name)
-                return
-        self.send(f"{source}~nobody", Message("notice", [notice]))
-
-    def _watch_ack(self, node: Node, raw: list[str]) -> None:
-        """An instance grants something: its bytes have to be there now, and stay."""
-        try:
-            ack = frames.decode(raw)
-            if ack.get("status") != 0 or ack.get("type") != "ack":
-                return
-            named = frames.pieces(ack, self.block_size)
-        except frames.FrameError as exc:
-            raise CheckFailed("a well-formed answer", str(exc), clause="EC-8.1") from exc
-        mm_hash = str(ack.get("mm_hash"))
-        nbytes = self.nbytes(mm_hash)
-        spans = tuple((address - node.base, size) for address, size in named)
-        size = node.setup.blocks * self.block_size
-        if any(offset < 0 or offset + n > size for offset, n in spans):
-            raise CheckFailed("blocks of the region", f"{spans} of {size} bytes", clause="EC-8.3")
-        notice = frames.notice(str(ack.get("session_id", "")), mm_hash)
-        lease = float(ack.get("lease_s", self.timers["lease_s"]))
-        until = self.now(node) + lease
-        open_ = [g for g in self.grants_of(node) if g.notice == notice]
-        if ack.get("attempt_id") is not None and open_:
-            open_[0].until = max(open_[0].until, until)
-            return
-        grant = GrantSeen(notice, spans, until, mm_hash, nbytes)
-        for other in open_:
-            # Two grants that one notice could mean: it ends neither (EC-5.5).
-            other.twice = grant.twice = True
-        if lease > 0:
-            self._no_writer(node, spans, f"the grant of {mm_hash}", "ServeReadyOnly", "EC-5.4")
-            self.check_grant(node, grant)
-        node.grants.append(grant)
 
     def grants_of(self, node: Node) -> list[GrantSeen]:
         """Grants of a node whose lease still runs by its own clock."""
@@ -362,7 +287,12 @@ class World:
                     f"blocks that {other} may still touch",
                 )
 
-    def _no_writer(self, node: Node, spans: Spans, who: str, name: str, clause: str) -> None:
+    def no_writer(self, node: Node, spans: Spans, who: str, name: str, clause: str) -> None:
+        """A reader gets blocks: nothing may still be writing them.
+
+        Raises:
+            CheckFailed: Something may; ``name`` is the invariant, and ``clause`` its clause.
+        """
         for other, theirs in self.touching(node, writers_only=True):
             if _overlap(spans, theirs):
                 raise violated(
@@ -385,43 +315,13 @@ class World:
             self.no_toucher(node, spans, name)
             self.watch.written(node.name, mm_hash)
         else:
-            self._no_writer(node, spans, name, "NoWrongBytes", "EC-2.2")
+            self.no_writer(node, spans, name, "NoWrongBytes", "EC-2.2")
         run = CopyRun(name, raw["copy"], kind, mm_hash, spans, set(raw["ranks"]))
         node.copies[name] = run
         self.log("copy", node=node.name, copy=name)
         return run
 
     # -------------------------------------------------------------------------- READs
-    def _posted(self, node: Node, output: dict[str, Any]) -> None:
-        node.posted += 1
-        name = f"{node.name}#{node.posted}"
-        agent = bytes.fromhex(output["agent"])
-        source = next((other for other in self.everyone() if other.agent == agent), None)
-        local, remote = output["local"], output["remote"]
-        if [size for _, size in local] != [size for _, size in remote]:
-            raise CheckFailed("pieces of pairwise equal size", f"{local} and {remote}")
-        pieces = []
-        for (offset, size), (address, _) in zip(local, remote, strict=True):
-            for at in range(0, size, self.block_size):
-                pieces.append((offset + at, address + at, min(self.block_size, size - at)))
-        dma = Dma(
-            name,
-            node.name,
-            output["read"],
-            source.name if source else None,
-            source.incarnation if source else 0,
-            pieces,
-            bytes.fromhex(output["notice"]),
-        )
-        region = node.setup.blocks * self.block_size
-        if any(offset < 0 or offset + size > region for offset, size in dma.spans):
-            raise CheckFailed("a READ into the region", f"{local}", clause="EC-8.3")
-        self.no_toucher(node, dma.spans, f"READ {name}")
-        self.watch.posted(node.name, name, dma.notice, self.now(node))
-        dma.writer = self.watch.written(node.name, dma.mm_hash)
-        self.dmas[name] = dma
-        self.log("read", node=node.name, dma=name, source=dma.source)
-
     def notice_of(self, dma: Dma) -> None:
         """A READ is seen done: its notice goes out to the process that it read from."""
         if dma.source is not None and dma.notice:

@@ -74,10 +74,10 @@ class Listener:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 30
         while not condition():
-            assert time.monotonic() < deadline, f"{what}; heard {self.told()[-9:]}"
+            assert time.monotonic() < deadline, f"{what}; heard {self.events()[-9:]}"
             self.updates += self.subscriber.poll(0.05)
 
-    def told(self) -> list[tuple[str, str]]:
+    def events(self) -> list[tuple[str, str]]:
         """Events as (kind, name), and updates of other kinds as (kind, count)."""
         found: list[tuple[str, str]] = []
         for update in self.updates:
@@ -88,7 +88,7 @@ class Listener:
         return found
 
     def hear(self, *wanted: tuple[str, str]) -> None:
-        self.until(lambda: set(wanted) <= set(self.told()), f"waiting for {wanted}")
+        self.until(lambda: set(wanted) <= set(self.events()), f"waiting for {wanted}")
 
     def __enter__(self) -> Listener:
         return self
@@ -122,7 +122,7 @@ def test_a_live_subscriber_hears_of_every_encoding_and_who_holds_it(places, star
         listener.until(lambda: bool(listener.updates), "a sign of life")
         names = [producer.save(2 * BLOCK)[0] for _ in range(3)]
         listener.hear(("stored", names[2]), ("evicted", names[0]))
-        assert listener.told() == [
+        assert listener.events() == [
             ("stored", names[0]),
             ("stored", names[1]),
             ("evicted", names[0]),
@@ -142,10 +142,10 @@ def test_a_late_subscriber_is_sent_everything_that_is_still_kept(places, start):
     names = [producer.save(BLOCK)[0] for _ in range(10)]
     with Listener(*places.values()) as listener:
         listener.hear(*(("stored", name) for name in names))
-        assert [name for kind, name in listener.told() if kind == "stored"] == names
+        assert [name for kind, name in listener.events() if kind == "stored"] == names
         last = producer.save(BLOCK)[0]
         listener.hear(("stored", last))
-        assert "missed" not in dict(listener.told())
+        assert "missed" not in dict(listener.events())
 
 
 @pytest.mark.clause("EC-13.3", "EC-13.4")
@@ -158,7 +158,7 @@ def test_what_is_no_longer_kept_is_told_as_missed(places, start):
         until(lambda n=sent: messages_of(places["ec_events_replay_endpoint"]) >= n, "a message")
     with Listener(*places.values()) as listener:
         listener.hear(("stored", names[-1]))
-        told = listener.told()
+        told = listener.events()
     assert told[0] == ("missed", "3")
     assert [name for kind, name in told if kind == "stored"] == names[3:]
 
@@ -169,7 +169,7 @@ def test_without_replay_a_late_subscriber_knows_that_it_is_late(places, start):
     producer.save(BLOCK)
     until(lambda: messages_of(places["ec_events_replay_endpoint"]) == 1, "the event to leave")
     with Listener(places["ec_events_endpoint"]) as listener:
-        listener.until(lambda: "missed" in dict(listener.told()), "being late")
+        listener.until(lambda: "missed" in dict(listener.events()), "being late")
 
 
 @pytest.mark.clause("EC-13.3")
@@ -183,7 +183,7 @@ def test_kill_9_is_silence_and_the_next_process_a_restart(places, start):
         name = second.save(BLOCK)[0]
         listener.hear(("restarted", "0"))
         listener.until(
-            lambda: ("stored", name) in listener.told() or "missed" in dict(listener.told()),
+            lambda: ("stored", name) in listener.events() or "missed" in dict(listener.events()),
             "the next process",
         )
 
@@ -215,7 +215,7 @@ def test_a_subscriber_that_does_not_read_delays_nobody(places, monkeypatch):
             return heard + sum(u.count for u in listener.updates if u.kind == "missed")
 
         listener.until(lambda: accounted() == sent, "every message")
-        assert "missed" in dict(listener.told())
+        assert "missed" in dict(listener.events())
 
 
 @pytest.mark.clause("EC-13.5")
@@ -230,7 +230,7 @@ def test_a_queue_that_is_full_drops_counts_and_tells(places, start):
                 node.end_save(node.begin_save(f"h{number}", BLOCK), b"")
         node.p2p.wake()
         listener.hear(("stored", "h0"), ("stored", "h1"), ("dropped", ""))
-        assert "h2" not in dict(listener.told()).values()
+        assert "h2" not in dict(listener.events()).values()
         stats = node.p2p.pump.stats
         until(lambda: stats.counts().get("tier_events_dropped") == 3, "the count")
 
@@ -247,9 +247,9 @@ def test_what_is_kept_is_bounded_in_bytes_too(places, monkeypatch):
             until(lambda: not node.p2p.events.pending, "its own message")
         with Listener(*places.values()) as listener:
             listener.hear(("stored", f"19{name}"))
-            stored = [heard for kind, heard in listener.told() if kind == "stored"]
+            stored = [heard for kind, heard in listener.events() if kind == "stored"]
             assert len(stored) < 5
-            assert listener.told()[0][0] == "missed"
+            assert listener.events()[0][0] == "missed"
 
 
 @pytest.mark.clause("EC-13.4")
@@ -286,7 +286,7 @@ def test_garbage_from_a_publisher_is_counted_and_the_next_message_heard(tmp_path
             for frames in ([b"ec"], [b"ec", b"1", b""], [b"ec", pack_number(0), b"\xc1"]):
                 publisher.send_multipart(frames)
             publisher.send_multipart(good)
-            return ("stopped", "") in listener.told()
+            return ("stopped", "") in listener.events()
 
         listener.until(heard, "the good one")
         assert listener.subscriber.malformed >= 2

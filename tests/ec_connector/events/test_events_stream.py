@@ -37,7 +37,7 @@ def save(tier: EncodingTier, name: str, blocks: int = 1) -> None:
     tier.write_landed(entry, ("save", entry.entry_id))
 
 
-def told(log: EventLog) -> list[tuple[str, str]]:
+def events_in(log: EventLog) -> list[tuple[str, str]]:
     return [(event.event, event.mm_hash) for event in as_events(log.take())]
 
 
@@ -48,7 +48,7 @@ def test_stored_and_evicted_in_the_order_in_which_they_happened() -> None:
     tier = tier_with(log)
     for name in ("a", "b", "c"):
         save(tier, name, 2)
-    assert told(log) == [("stored", "a"), ("stored", "b"), ("evicted", "a"), ("stored", "c")]
+    assert events_in(log) == [("stored", "a"), ("stored", "b"), ("evicted", "a"), ("stored", "c")]
     assert not log.pending
 
 
@@ -61,7 +61,7 @@ def test_a_save_that_never_lands_is_lost() -> None:
     tier.begin_write(entry, ("save", 1))
     tier.write_ended(entry, ("save", 1))
     tier.drop_allocated(entry)
-    assert told(log) == [("lost", "a")]
+    assert events_in(log) == [("lost", "a")]
 
 
 @pytest.mark.clause("EC-13.2")
@@ -78,7 +78,7 @@ def test_quarantined_retired_and_recovered() -> None:
         else:
             tier.retire(entry)
             tier.reclaim(entry.entry_id)
-    assert told(log) == [
+    assert events_in(log) == [
         ("quarantined", "proven"),
         ("recovered", "proven"),
         ("quarantined", "late"),
@@ -110,7 +110,7 @@ def test_a_full_queue_drops_and_says_how_many() -> None:
     ]
     assert log.dropped == 3
     save(tier, "f")
-    assert told(log) == [("stored", "f")]
+    assert events_in(log) == [("stored", "f")]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 513, "y" * (1 << 20), "a\ud800"])

@@ -14,7 +14,7 @@ from ec_protocol.trace import Trace
 from tests.ec_protocol.tier.test_tier import BLOCK, land, lost, make
 
 
-def told(tier: EncodingTier) -> list[tuple[str, str, str]]:
+def record_events(tier: EncodingTier) -> list[tuple[str, str, str]]:
     """Event, name and state at that moment, of everything the listener hears."""
     heard: list[tuple[str, str, str]] = []
 
@@ -27,7 +27,7 @@ def told(tier: EncodingTier) -> list[tuple[str, str, str]]:
 
 def test_the_listener_hears_of_each_event_once_and_with_the_state_it_led_to() -> None:
     tier = make(2)
-    heard = told(tier)
+    heard = record_events(tier)
     land(tier, "a", 2)
     given_up = tier.alloc("b", BLOCK)
     assert given_up is not None
@@ -52,7 +52,7 @@ def test_the_listener_hears_of_each_event_once_and_with_the_state_it_led_to() ->
 def test_pins_promises_and_writes_that_go_on_are_nobody_elses_business() -> None:
     tier = make()
     entry = land(tier, "a")
-    heard = told(tier)
+    heard = record_events(tier)
     tier.hold(entry, ("hold", 1))
     assert tier.reserve("a")
     tier.end_step()

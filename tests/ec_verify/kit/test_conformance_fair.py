@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,8 +21,6 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ec_verify.adapters.builtin import stage as vllm_stage
 from ec_verify.adapters.ours.adapter import Ours
-from ec_verify.adapters.ours.faulty import FAULTS
-from ec_verify.adapters.ours.faulty.registry import Faulty
 from ec_verify.adapters.ours.sockets import SimulatedNetwork, lost_at
 from ec_verify.kit.adapter import Unsupported
 from ec_verify.kit.examples.tiny import TinyAdapter
@@ -29,6 +28,7 @@ from ec_verify.kit.language.schedule import all_cases, case_dir, load_file, sele
 from ec_verify.kit.runner import Result, Verdict, run_case, run_cases
 from ec_verify.kit.world import frames as wire
 from ec_verify.kit.world.links import InProcess
+from tests.faults import FAULTS
 
 PLAYED = {
     "nodes": {"C": {}, "P": {"played": "kit", "role": "producer", "blocks": 16, "holds": ["A"]}}
@@ -144,18 +144,15 @@ def test_a_margin_alone_is_not_strict(tmp_path):
     assert result.detail.startswith("step 8"), "where it happened, not where the case ended"
 
 
-class LateAndNoLoads(Faulty):
+def late_and_no_loads() -> Any:
     """Promises what it read too late, and has no way to load it."""
-
-    def __init__(self) -> None:
-        super().__init__(FAULTS["accepts-late-reads"])
-
-    def alloc(self, **args: Any) -> dict[str, Any]:
-        raise Unsupported("loads")
+    adapter = FAULTS["accepts-late-reads"].make()
+    adapter.alloc = mock.Mock(side_effect=Unsupported("loads"))
+    return adapter
 
 
 def test_a_margin_is_told_with_its_step_when_that_cannot_be_ended(tmp_path):
-    result = play(tmp_path, PLAYED, MARGIN, LateAndNoLoads)
+    result = play(tmp_path, PLAYED, MARGIN, late_and_no_loads)
     assert (result.verdict, result.where) == (Verdict.NON_STRICT, "step 8.1")
 
 

@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from ec_verify.adapters.ours.faulty import FAULTS
 from ec_verify.cli import app
 from ec_verify.kit import reports
 from ec_verify.kit.command import quiet_implementation
@@ -17,6 +16,7 @@ from ec_verify.kit.language.schedule import all_cases, select
 from ec_verify.kit.runner import Result, Verdict, run_case
 from ec_verify.kit.world.links import InProcess
 from ec_verify.pictures.from_history import drawing_of_result
+from tests.faults import FAULTS
 
 
 @pytest.fixture(scope="module")

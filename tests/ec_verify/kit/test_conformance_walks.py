@@ -17,8 +17,6 @@ needs("msgspec", "zmq")
 from typer.testing import CliRunner
 
 from ec_protocol import Node
-from ec_protocol.p2p.attempt import Attempt
-from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.parts import Parts
 from ec_protocol.tier.encodings import EncodingTier
 from ec_verify.adapters.ours.adapter import Ours
@@ -29,6 +27,7 @@ from ec_verify.kit.runner import run_case
 from ec_verify.kit.walk_failures import shorten
 from ec_verify.kit.walks import walk
 from ec_verify.kit.world.links import InProcess, Link
+from tests.faults import FAULTS
 
 # Slow: random schedules of the whole kit, and what it makes of faults in them.
 pytestmark = pytest.mark.slow
@@ -47,21 +46,6 @@ class LeakyTier(EncodingTier):
 class Leaky(Ours):
     def make_node(self, **settings: Any) -> Node:
         return Node(**settings, parts=Parts(tier=LeakyTier))
-
-
-class Trusting(Attempts):
-    """Takes the bytes of a READ whenever it ends."""
-
-    def read_done(self, attempt_id: int, now: float) -> Attempt | None:
-        attempt = self._attempts.get(attempt_id)
-        if attempt is not None:
-            attempt.fence = now + 1.0
-        return super().read_done(attempt_id, now)
-
-
-class WithoutFence(Ours):
-    def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=Parts(attempts=Trusting))
 
 
 def link(factory: Any) -> Any:
@@ -150,9 +134,10 @@ def test_a_leak_is_noticed_at_the_end():
 
 
 def test_bytes_accepted_after_the_fence_are_noticed_and_the_schedule_is_short(tmp_path: Path):
-    result = first_failure(WithoutFence, range(200))
+    without_fence = FAULTS["accepts-late-reads"].make
+    result = first_failure(without_fence, range(200))
     assert (result.invariant, result.clause) == ("FencedAccept", "EC-5.3")
-    short = shorten(result, link(WithoutFence))
+    short = shorten(result, link(without_fence))
     assert (short.invariant, short.clause) == ("FencedAccept", "EC-5.3")
     assert len(short.case.steps) < len(result.case.steps) / 2
     assert run_case(short.case, link(Ours)).invariant == ""

@@ -63,7 +63,7 @@ class Runner:
         raise AssertionError("nobody asked for that")
 
 
-def judged(wanted: str, **says: Output) -> tuple[models.Result, Runner]:
+def try_mutant(wanted: str, **says: Output) -> tuple[models.Result, Runner]:
     runner = Runner(**says)
     judge = ModelJudge(load_manifest(tla_dir()), runner)  # type: ignore[arg-type]
     return run_mutants([MUTANTS[wanted]], judge, jobs=1)[0], runner
@@ -80,7 +80,7 @@ def test_tlc_rejects_a_read_that_is_posted_without_its_fence():
 
 
 def test_the_models_get_the_mutant_and_stop_at_the_first_that_objects():
-    result, runner = judged(FENCE.id, MCPeerSmall=Output(kind="invariant", name="X"))
+    result, runner = try_mutant(FENCE.id, MCPeerSmall=Output(kind="invariant", name="X"))
     assert runner.asked == ["MCPeerReadSmall", "MCPeerReadSmallTwice", "MCPeerSmall"]
     assert (result.verdict, result.killed_by, result.model) == ("killed", "X", "MCPeerSmall")
     guarded = 'event |-> "post_read", needs |-> {"fence_open"}'
@@ -100,7 +100,7 @@ def test_the_models_get_the_mutant_and_stop_at_the_first_that_objects():
     ],
 )
 def test_what_kills(output, verdict, killer):
-    result, _ = judged(FENCE.id, MCPeerReadSmall=output)
+    result, _ = try_mutant(FENCE.id, MCPeerReadSmall=output)
     assert (result.verdict, result.killed_by) == (verdict, killer)
 
 
@@ -110,11 +110,11 @@ def test_actions_that_a_model_leaves_out_are_not_missed():
     )
     assert allowed
     dead = Output(kind="ok", coverage=dict.fromkeys(allowed, 0))
-    assert judged(FENCE.id, MCPeerReadSmall=dead)[0].verdict == "survived"
+    assert try_mutant(FENCE.id, MCPeerReadSmall=dead)[0].verdict == "survived"
 
 
 def test_a_state_that_is_reached_no_more_kills():
-    result, runner = judged(FENCE.id, ReachPeerReadLateDone=Output(kind="ok"))
+    result, runner = try_mutant(FENCE.id, ReachPeerReadLateDone=Output(kind="ok"))
     assert (result.verdict, result.killed_by) == ("killed", "ReachLateDone")
     battery = ["MCPeerReadSmall", "MCPeerReadSmallTwice", "MCPeerSmall"]
     assert runner.asked[:5] == [*battery, "MCPeerReadSmallLive", "MCPeerProgress"]
@@ -139,17 +139,17 @@ def test_what_breaks_down_after_the_battery_gives_no_verdict_either():
 def test_an_edge_more_makes_nothing_unreachable():
     dead = Output(kind="ok", coverage={"Abort": 0})
     says = {"MCPeerReadSmall": dead, "ReachPeerReadLateDone": Output(kind="ok")}
-    result, runner = judged("read:failed:retire:rogue=settled", **says)
+    result, runner = try_mutant("read:failed:retire:rogue=settled", **says)
     assert result.verdict == "survived"
     assert runner.counted == []
     assert all(name.startswith("MC") for name in runner.asked)
 
 
 def test_what_nothing_notices_the_loader_may_refuse():
-    refused, _ = judged("entry:ready:terminal")
+    refused, _ = try_mutant("entry:ready:terminal")
     assert (refused.verdict, refused.model) == ("killed", None)
     assert str(refused.killed_by).startswith("refused: ")
-    assert judged(FENCE.id)[0].verdict == "survived"
+    assert try_mutant(FENCE.id)[0].verdict == "survived"
 
 
 def test_mutants_of_actions_are_compared_with_the_graphs():

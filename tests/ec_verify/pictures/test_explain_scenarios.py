@@ -15,7 +15,7 @@ from ec_verify.pictures.source import UnknownInput, make_story
 from ec_verify.scenarios.files import scenario_dir
 
 F3 = scenario_dir() / "BugPeerReadF3.json"
-FAULTY = "ec_verify.adapters.ours.faulty:accepts-late-reads"
+FAULTY = "tests.faults:accepts-late-reads"
 RUN = CliRunner()
 
 

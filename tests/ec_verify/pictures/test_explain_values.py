@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ec_verify.models.tla_value import ValueTextError, as_function, parse, shown
+from ec_verify.models.tla_value import ValueTextError, as_function, as_text, parse
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_sequences_are_functions_from_one():
 
 
 def test_values_are_shown_without_ceremony():
-    assert shown(("a", True, [])) == "⟨a, yes, ∅⟩"
-    assert shown({"st": "done", 1: ["b"]}) == "[st done, 1 {b}]"
+    assert as_text(("a", True, [])) == "⟨a, yes, ∅⟩"
+    assert as_text({"st": "done", 1: ["b"]}) == "[st done, 1 {b}]"

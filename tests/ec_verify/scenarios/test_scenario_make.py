@@ -248,7 +248,7 @@ def test_run_reports_as_json():
 
 def test_run_fails_when_a_scenario_is_not_survived():
     path = scenario_dir() / "BugPeerReadF3.json"
-    adapter = "ec_verify.adapters.ours.faulty:accepts-late-reads"
+    adapter = "tests.faults:accepts-late-reads"
     done = RUN.invoke(app, ["scenario", "run", "--adapter", adapter, str(path)])
     assert done.exit_code == 1
     assert "FAILED" in done.stdout

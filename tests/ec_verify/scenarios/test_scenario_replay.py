@@ -9,28 +9,23 @@ from pathlib import Path
 import pytest
 
 from ec_verify.adapters.ours.adapter import make
-from ec_verify.adapters.ours.faulty import FAULTS
-from ec_verify.adapters.ours.faulty.consumer import AcceptsLateReads, NoFenceBeforePosting
-from ec_verify.adapters.ours.faulty.registry import Fault
 from ec_verify.kit.language.schedule import Case, all_cases, load_dir
 from ec_verify.kit.runner import Result, Verdict, run_case
 from ec_verify.kit.world.links import InProcess
 from ec_verify.scenarios.files import scenario_dir
+from tests.faults import FAULTS, made_with
 
 CASES = {case.id: case for case in load_dir(scenario_dir())}
 #: By the name of any model whose behaviour it is.
 SCENARIOS = {name: case for case in CASES.values() for name in (case.id, *case.also)}
 
 
-class NoFenceAtAll(NoFenceBeforePosting, AcceptsLateReads):
-    """Neither posting nor accepting asks for the fence, as in BugPeerReadF1."""
-
-
-FENCELESS = Fault("no-fence-at-all", "EC-5.2", "F1", "No fence.", "consumer", NoFenceAtAll)
+#: Neither posting nor accepting asks for the fence, as in BugPeerReadF1.
+FENCELESS = ("no-fence-before-posting", "accepts-late-reads")
 
 #: Scenario -> what a core must lack to fall for it: the safeguard of the model.
 TEETH = {
-    "BugPeerReadF1": "no-fence-at-all",
+    "BugPeerReadF1": FENCELESS,
     "BugPeerReadF2": "any-notice-of-the-encoding",
     "BugPeerReadF3": "accepts-late-reads",
     "BugPeerReadF4": "handles-go-with-the-peer",
@@ -75,8 +70,9 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def play(case: Case, fault: Fault | None = None) -> Result:
-    return run_case(case, lambda node: InProcess(make if fault is None else fault.make))
+def play(case: Case, *faults: str) -> Result:
+    factory = made_with(*(FAULTS[name].patch for name in faults)) if faults else make
+    return run_case(case, lambda node: InProcess(factory))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,15 +84,14 @@ def test_our_core_survives(name):
 
 @pytest.mark.parametrize(("name", "fault"), TEETH.items())
 def test_a_core_without_the_safeguard_does_not(name, fault):
-    wrong = FENCELESS if fault == FENCELESS.name else FAULTS[fault]
-    result = play(SCENARIOS[name], wrong)
+    result = play(SCENARIOS[name], *([fault] if isinstance(fault, str) else fault))
     assert result.verdict is Verdict.FAILED
     assert "unexpected shape" not in result.detail, "it should break the protocol, not the kit"
 
 
 def test_what_the_fenceless_core_breaks_is_an_invariant():
     """EC-5.3: the bytes are accepted late, and with that the wrong picture is served."""
-    result = play(CASES["BugPeerReadF1"], FENCELESS)
+    result = play(CASES["BugPeerReadF1"], *FENCELESS)
     assert result.invariant in ("FencedAccept", "NoWrongBytes")
 
 

@@ -45,7 +45,7 @@ def find(records: list[Raw], action: str, node: str = "") -> Raw:
     return next(r for r in records if r["action"] == action and r["node"].startswith(node))
 
 
-def told(record: Raw, key: str) -> dict[str, Any]:
+def variables(record: Raw, key: str) -> dict[str, Any]:
     variables: dict[str, Any] = record["vars"][key]
     return variables
 
@@ -69,7 +69,7 @@ def base() -> list[Raw]:
 
 @breaks("TypeOKInv")
 def an_unknown_state(records: list[Raw]) -> None:
-    told(find(records, "PlanSave"), "copy:1")["state"] = "lost"
+    variables(find(records, "PlanSave"), "copy:1")["state"] = "lost"
 
 
 @breaks("NoOverlapInv")
@@ -81,39 +81,39 @@ def one_block_of_two_entries(records: list[Raw]) -> None:
 
 @breaks("ConservedInv")
 def a_block_that_is_gone(records: list[Raw]) -> None:
-    told(find(records, "Reserve"), "tier")["free"] -= 1
+    variables(find(records, "Reserve"), "tier")["free"] -= 1
 
 
 @breaks("OneNameInv")
 def one_name_of_two_entries(records: list[Raw]) -> None:
     second = [r for r in records if r["action"] == "Alloc" and r["node"] == "consumer"][1]
-    told(second, "entry:2")["mm_hash"] = "b"
+    variables(second, "entry:2")["mm_hash"] = "b"
 
 
 @breaks("PromiseKeptInv")
 def a_promise_for_what_is_not_held(records: list[Raw]) -> None:
-    told(find(records, "Reserve"), "entry:1")["state"] = "ready"
+    variables(find(records, "Reserve"), "entry:1")["state"] = "ready"
 
 
 @breaks("PinSafetyInv")
 def pinned_by_nobody(records: list[Raw]) -> None:
-    told(find(records, "EndStep"), "entry:1")["holders"] = []
+    variables(find(records, "EndStep"), "entry:1")["holders"] = []
 
 
 @breaks("NoReuseUnderDMAInv")
 def a_read_into_blocks_that_count_as_unused(records: list[Raw]) -> None:
-    told(find(records, "PostRead"), "entry:2")["state"] = "allocated"
+    variables(find(records, "PostRead"), "entry:2")["state"] = "allocated"
 
 
 @breaks("DestinationInv")
 def an_attempt_for_blocks_that_are_being_written(records: list[Raw]) -> None:
     second = [r for r in records if r["action"] == "Alloc" and r["node"] == "consumer"][1]
-    told(second, "entry:2")["state"] = "saving"
+    variables(second, "entry:2")["state"] = "saving"
 
 
 @breaks("ServeReadyOnlyInv")
 def a_grant_without_a_pin(records: list[Raw]) -> None:
-    entry = told(find(records, "Grant"), "entry:1")
+    entry = variables(find(records, "Grant"), "entry:1")
     entry["state"], entry["holders"] = "ready", []
 
 
@@ -130,8 +130,8 @@ def accepted_after_the_fence(records: list[Raw]) -> None:
 @breaks("AttemptIdentityInv")
 def two_attempts_of_one_session(records: list[Raw]) -> None:
     record = find(records, "RequestRead")
-    record["vars"]["read:2"] = {**told(record, "read:1"), "state": "quarantined"}
-    told(record, "read:1")["state"] = "done"
+    record["vars"]["read:2"] = {**variables(record, "read:1"), "state": "quarantined"}
+    variables(record, "read:1")["state"] = "done"
     record["vars"].update(copy.deepcopy(QUARANTINED))
 
 
@@ -144,14 +144,14 @@ def more_than_the_share(records: list[Raw]) -> None:
 
 @breaks("CoveredReadInv")
 def a_source_that_moves_under_the_read(records: list[Raw]) -> None:
-    told(find(records, "Hold", "producer"), "entry:1")["extents"] = [[7, 1]]
+    variables(find(records, "Hold", "producer"), "entry:1")["extents"] = [[7, 1]]
 
 
 @breaks("OneSessionInv")
 def three_sessions_of_one_address(records: list[Raw]) -> None:
     record = find(records, "PeerOpen")
     for number in (2, 3):
-        record["vars"][f"peer:{number}"] = told(record, "peer:1")
+        record["vars"][f"peer:{number}"] = variables(record, "peer:1")
 
 
 #: Entry 2 of the consumer as a quarantined READ of attempt 2 leaves it.
