@@ -221,7 +221,8 @@ def test_populate_faults_everything_in(mapping, write, threads):
     assert resident_kib(address) == 0
     done = populate(address, view, write=write, threads=threads)
     assert (done.method, done.threads) == ("madvise", threads)
-    assert resident_kib(address) == 130 * 1024
+    # The system may take a page away again.
+    assert 129 * 1024 < resident_kib(address) <= 130 * 1024
 
 
 def test_populate_uses_no_more_threads_than_steps(mapping):
@@ -234,7 +235,8 @@ def test_old_kernels_fall_back_to_touching(mapping, monkeypatch, code):
     address, view = mapping
     monkeypatch.setattr(region_memory, "_madvise", lambda *_: code)
     assert populate(address, view, write=True, threads=2).method == "touch"
-    assert resident_kib(address) == 130 * 1024
+    # The system may take a page away again.
+    assert 129 * 1024 < resident_kib(address) <= 130 * 1024
 
 
 def test_other_errors_are_raised(mapping, monkeypatch):
