@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts one scheduler process together: node, delegate and, gated, peer-to-peer."""
+"""Puts one scheduler process together: engine, delegate and, gated, data processes."""
 
 from __future__ import annotations
 
-import secrets
-import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ec_connector.clock import boottime
 from ec_connector.config.peers import AllowedPeers
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.region.shared import SharedRegion
-from ec_protocol import Node, Peering
+from ec_protocol.engine import Engine
 from ec_protocol.items import Item
 from ec_protocol.trace import NdjsonSink, Trace
 
 if TYPE_CHECKING:
-    from ec_connector.network.p2p import P2P
+    from ec_connector.processes.engine import DataProcesses
 
 
 class SchedulerInstance:
@@ -32,13 +30,15 @@ class SchedulerInstance:
         items: Returns the items of a request.
         world_size: Ranks that load.
         engine_id: Names the data plane's agents and this node in traces.
-        clock: Monotonic seconds.
-        on_failure: Called once, from the pump thread, if the pump had to give up.
-        wrap_reader: Puts something between the pump and the data plane's reader, for
-            fault injection.
+        clock: Seconds of the common clock.
+
+    Attributes:
+        node: The protocol's state.
+        data: The data processes, or None without the gate.
+        scheduler: The delegate.
 
     Raises:
-        ECError: See ``P2P.start``; nothing is left running.
+        ECError: See ``DataProcesses.start``; nothing is left running.
     """
 
     def __init__(
@@ -50,71 +50,45 @@ class SchedulerInstance:
         items: Callable[[Any], list[Item]],
         world_size: int = 1,
         engine_id: str = "engine",
-        clock: Callable[[], float] = time.monotonic,
-        on_failure: Callable[[BaseException], None] | None = None,
-        wrap_reader: Callable[[Any], Any] | None = None,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self._sink = NdjsonSink(config.trace_file) if config.trace_file else None
         trace = Trace(engine_id, clock, self._sink) if self._sink else None
-        # Another start is another incarnation, also under the same engine id (EC-9.2).
-        incarnation = secrets.token_hex(8)
-        allowed = AllowedPeers(config.allowed_peers)
-        self.lock = threading.Lock()
-        self.node = Node(
+        self.node = Engine(
             blocks=region.num_blocks,
             block_bytes=region.block_size_bytes,
             role=config.role,
             ranks=world_size,
             timing=config.timing,
-            allowed=allowed.allows,
+            allowed=AllowedPeers(config.allowed_peers).allows,
             trace=trace,
-            peering=Peering(
-                vllm_version=facts.vllm_version,
-                model=facts.model,
-                # As torch prints it, which is what other implementations hash.
-                dtype=f"torch.{facts.dtype}",
-                incarnation=incarnation,
-                base_addr=region.address,
-                peer_quota=config.peer_quota,
-                grant_quota=config.grant_quota,
-            )
-            if config.enable_nixl
-            else None,
         )
-        self.p2p: P2P | None = None
+        self.data: DataProcesses | None = None
         if config.enable_nixl:
             # Only here: without the gate nothing of it is imported (EC-12.2).
-            from ec_connector.network.p2p import P2P
+            from ec_connector.processes.engine import DataProcesses
 
-            self.p2p = P2P(
-                self.node,
-                config,
-                region,
-                lock=self.lock,
-                engine_id=engine_id,
-                incarnation=incarnation,
-                clock=clock,
-                on_failure=on_failure,
-                wrap_reader=wrap_reader,
+            self.data = DataProcesses(
+                self.node, config, facts, region, engine_id=engine_id, clock=clock
             )
         self.scheduler = ECScheduler(
             self.node,
             items=items,
             element_size=facts.element_size,
             dtype=facts.dtype,
-            lock=self.lock,
-            p2p=self.p2p,
+            region=region.identity,
+            data=self.data,
             clock=clock,
         )
-        if self.p2p is not None:
+        if self.data is not None:
             try:
-                self.p2p.start()
+                self.data.start()
             except BaseException:
                 self._close_trace()
                 raise
 
     def shutdown(self) -> None:
-        """Stop the pump and close the trace. May be called twice."""
+        """End the data processes and close the trace. May be called twice."""
         self.scheduler.shutdown()
         self._close_trace()
 

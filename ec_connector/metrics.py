@@ -119,7 +119,12 @@ def _families() -> dict[str, Family]:
             "was full.",
             "result",
         ),
-        Family("vllm:ec_pump_events", "counter", "What the pump thread met.", "event"),
+        Family(
+            "vllm:ec_pump_events",
+            "counter",
+            "What the data processes met, and their ends.",
+            "event",
+        ),
         Family("vllm:ec_events", "counter", "Other events of the scheduler's half.", "event"),
         Family(
             "vllm:ec_ack_seconds",
@@ -169,7 +174,6 @@ class StatsSource:
     def __init__(self, instance: SchedulerInstance) -> None:
         self._instance = instance
         self._told: dict[str, int] = {}
-        self._sampled: Counter[str] = Counter()
 
     def take(self) -> Stats | None:
         """What was counted since the last call; None if nothing was."""
@@ -195,36 +199,42 @@ class StatsSource:
                 key = _SCHEDULER.get(name, f"vllm:ec_events/{name}")
             totals[key] += count
         totals["vllm:ec_events/holds_displaced"] += instance.node.holds.displaced
-        reads, grants = instance.node.reads, instance.node.grants
-        with instance.lock:
-            for name, count in reads.counters.items() if reads is not None else ():
-                by_name = name != "bytes_read"
-                key = f"vllm:ec_consumer_events/{name}" if by_name else "vllm:ec_bytes_read"
-                totals[key] += count
-            for name, count in grants.counters.items() if grants is not None else ():
-                totals[f"vllm:ec_producer_events/{name}"] += count
-        p2p = instance.p2p
-        if p2p is not None:
-            for name, count in p2p.pump.stats.counts().items():
-                event = name.removeprefix(_TIER_EVENTS)
-                family = "vllm:ec_pump_events" if event == name else "vllm:ec_tier_events"
-                totals[f"{family}/{event}"] += count
+        data = instance.data
+        if data is None:
+            return totals
+        figures, link = data.read_figures(), data.link
+        for name, count in figures.totals("reads").items():
+            key = f"vllm:ec_consumer_events/{name}"
+            totals["vllm:ec_bytes_read" if name == "bytes_read" else key] += count
+        for name, count in link.loans.counters.items() if link.loans is not None else ():
+            totals[f"vllm:ec_consumer_events/{name}"] += count
+        for name, count in figures.totals("grants").items():
+            totals[f"vllm:ec_producer_events/{name}"] += count
+        for name, count in link.offers.counters.items() if link.offers is not None else ():
+            totals[f"vllm:ec_producer_events/{name}"] += count
+        for name, count in figures.totals("stats").items():
+            event = name.removeprefix(_TIER_EVENTS)
+            family = "vllm:ec_pump_events" if event == name else "vllm:ec_tier_events"
+            totals[f"{family}/{event}"] += count
+        for kind, count in figures.exits.items():
+            totals[f"vllm:ec_pump_events/{kind}_exits"] += count
         return totals
 
     def _gauges(self) -> dict[str, int]:
         node = self._instance.node
         tier = node.tier
-        with self._instance.lock:
-            blocks = {
-                "free": tier.free_blocks,
-                "evictable": tier.evictable_blocks,
-                "quarantined": tier.quarantined_blocks,
-                "retired": tier.retired_blocks,
-            }
-            others = {
-                "vllm:ec_open_grants": node.grants.open_grants if node.grants else 0,
-                "vllm:ec_active_reads": node.reads.attempts.active_reads if node.reads else 0,
-            }
+        data = self._instance.data
+        figures = None if data is None else data.figures
+        blocks = {
+            "free": tier.free_blocks,
+            "evictable": tier.evictable_blocks,
+            "quarantined": tier.quarantined_blocks,
+            "retired": tier.retired_blocks,
+        }
+        others = {
+            "vllm:ec_open_grants": figures.gauge("open_grants") if figures else 0,
+            "vllm:ec_active_reads": figures.gauge("active_reads") if figures else 0,
+        }
         blocks["held"] = tier.num_blocks - sum(blocks.values())
         return {
             **{f"vllm:ec_blocks/{state}": count for state, count in blocks.items()},
@@ -233,13 +243,10 @@ class StatsSource:
         }
 
     def _samples(self) -> dict[str, list[float]]:
-        p2p = self._instance.p2p
+        data = self._instance.data
         found: dict[str, list[float]] = {}
-        if p2p is None:
-            return found
-        for what in ("ack", "read"):
-            values, self._sampled[what] = p2p.pump.stats.since(what, self._sampled[what])
-            if values:
+        for what in ("ack", "read") if data is not None else ():
+            if values := data.figures.take_samples(what):  # type: ignore[union-attr]
                 found[f"vllm:ec_{what}_seconds"] = values
         return found
 

@@ -18,6 +18,7 @@ goes through a dispatcher compiled from the tables in ``spec/lifecycle.toml``.
 ``docs/build-a-connector.md`` builds a connector on it.
 """
 
+from ec_protocol.engine import Availability, Engine, Role
 from ec_protocol.errors import (
     ConfigError,
     ECError,
@@ -26,7 +27,7 @@ from ec_protocol.errors import (
     RemoteProtocolError,
 )
 from ec_protocol.items import Item, make_item
-from ec_protocol.node import Availability, Node, Role
+from ec_protocol.node import Node
 from ec_protocol.parts import Peering
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import Copy
@@ -39,6 +40,7 @@ __all__ = [
     "ConfigError",
     "Copy",
     "ECError",
+    "Engine",
     "Item",
     "LocalProtocolError",
     "NdjsonSink",

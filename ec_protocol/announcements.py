@@ -149,12 +149,18 @@ class Announcer:
             or entry.contradicts(item.nbytes, item.shape)
             # A name may be a client's own; no request on the wire can hold a longer one.
             or not can_be_asked_for(item.mm_hash)
+            or not self._can_be_had(entry)
         ):
             self._counters["announced_without_address"] += 1
             return {"metadata": {}}
         self._holds.hold(("announced", item.mm_hash), entry, now + self._hold_s)
         self._counters["announced"] += 1
         return announcement(item, entry, address)
+
+    def _can_be_had(self, entry: Entry) -> bool:
+        """Whether a server in another process would find it (EC-14.2)."""
+        gate = self._copies.tier.gate
+        return gate is None or gate.offered(entry)
 
 
 def can_be_asked_for(mm_hash: str) -> bool:

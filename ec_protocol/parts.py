@@ -55,9 +55,7 @@ class Parts:
     fetches: type[Fetches] | None = None
     grants: type[ProducerGrants] | None = None
 
-    def make_reads(
-        self, tier: EncodingTier, holds: HoldTable, timing: Timing, peering: Peering
-    ) -> Fetches:
+    def make_reads(self, tier: EncodingTier, timing: Timing, peering: Peering) -> Fetches:
         """The reading side."""
         from ec_protocol.p2p.acks import Acks
         from ec_protocol.p2p.attempts import Attempts
@@ -70,14 +68,15 @@ class Parts:
             session=peering.incarnation,
         )
         acks = (self.acks or Acks)(attempts)
-        return (self.fetches or Fetches)(attempts, acks, holds)
+        return (self.fetches or Fetches)(attempts, acks)
 
     def make_grants(self, tier: EncodingTier, timing: Timing, peering: Peering) -> ProducerGrants:
         """The serving side."""
         from ec_protocol.p2p.grants import ProducerGrants
+        from ec_protocol.p2p.shelf import TierShelf
 
         return (self.grants or ProducerGrants)(
-            tier,
+            TierShelf(tier),
             timing=timing,
             compat_hash=_compatibility(tier, peering),
             incarnation=peering.incarnation,

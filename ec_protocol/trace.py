@@ -29,7 +29,7 @@ from ec_protocol.errors import LocalProtocolError, TraceError
 from ec_protocol.tables.dispatch import DISPATCH, Dispatcher, Step
 from ec_protocol.tables.lifecycle import load_actions
 
-TRACE_VERSION = 2
+TRACE_VERSION = 3
 
 logger = logging.getLogger(__name__)
 

@@ -80,24 +80,31 @@ def recorded(name: str, clock: Callable[[], float]) -> Trace | None:
 
 @contextlib.contextmanager
 def kit() -> Iterator[None]:
-    """Every instance that the conformance kit starts leaves a trace, a run of its own."""
-    from ec_protocol.node import Node
+    """Every process that the conformance kit starts leaves a trace, a run of its own."""
     from ec_verify.adapters.ours.adapter import Ours
 
     where = folder()
     sinks: list[NdjsonSink] = []
 
-    def make_node(node: Ours, **settings: Any) -> Node:
+    def make_trace(ours: Ours, process: str) -> Trace | None:
         if where is None:
-            return Node(**settings)
-        (where / "played").mkdir(exist_ok=True)
-        sinks.append(NdjsonSink(where / "played" / f"kit-{next(_numbers):05}.ndjson"))
-        write = checkable(sinks[-1], MOST_RECORDS)
-        return Node(**settings, trace=Trace("ours", lambda: node.now, write))
+            return None
+        path = where / "played" / f"kit-{next(_numbers):05}-{process}.ndjson"
+        writes: list[Callable[[Mapping[str, Any]], None]] = []
+
+        def write(record: Mapping[str, Any]) -> None:
+            # Most processes stand by and do nothing, and a trace of nothing proves nothing.
+            if not writes:
+                path.parent.mkdir(exist_ok=True)
+                sinks.append(NdjsonSink(path))
+                writes.append(checkable(sinks[-1], MOST_RECORDS))
+            writes[0](record)
+
+        return Trace(f"ours.{process}", lambda: ours.now, write)
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Ours, "make_node", make_node)
+            patch.setattr(Ours, "make_trace", make_trace)
             yield
     finally:
         for sink in sinks:
@@ -157,6 +164,39 @@ def played(name: str, clock: Callable[[], float]) -> Trace | None:
     if sink is None:
         return None
     return Trace(name, clock, checkable(sink, MOST_RECORDS))
+
+
+def world_sink() -> Callable[[Mapping[str, Any]], None] | None:
+    """What several played nodes record into together, if they are to leave a trace."""
+    sink = chosen()
+    return None if sink is None else as_told(checkable(sink, MOST_RECORDS))
+
+
+def beside(write: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
+    """What hands records to a test, and to a file if this node is to leave a trace."""
+    sink = chosen()
+    if sink is None:
+        return write
+    keep = as_told(checkable(sink, MOST_RECORDS))
+
+    def both(record: Mapping[str, Any]) -> None:
+        write(record)
+        keep(record)
+
+    return both
+
+
+def as_told(write: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
+    """Let a node's clock be where the test says that it is: some leave the world's alone."""
+    clocks: dict[str, float] = {}
+
+    def tell(record: Mapping[str, Any]) -> None:
+        told = record["args"].get("now", record["t"])
+        now = max(clocks.get(record["node"], told), record["t"], told)
+        clocks[record["node"]] = now
+        write({**record, "t": now})
+
+    return tell
 
 
 def checkable(sink: NdjsonSink, most: float = math.inf) -> Callable[[Mapping[str, Any]], None]:

@@ -64,7 +64,7 @@ class Counting:
 
 def test_what_must_be_counted_is_waited_for():
     late = Counting(
-        {"items/hit": 1}, {"items/hit": 1}, {"items/hit": 6, "consumer_events/reads_done": 2}
+        {"items/hit": 1}, {"items/hit": 1}, {"items/hit": 6, "consumer_events/landed": 2}
     )
     row = measured("late", late, lambda row: None, lambda row: row.remote == 2)  # type: ignore[arg-type]
     assert (row.local, row.remote, row.recomputed) == (3, 2, 0)
@@ -89,6 +89,24 @@ def test_actions_of_a_trace_whose_last_line_is_not_whole(tmp_path):
     made.trace.write_text(text + '{"action": "Al')
     assert made.actions() == Counter(Alloc=2, Evict=1)
     assert made.actions("b") == Counter(Alloc=1)
+
+
+def test_actions_of_all_processes_of_a_server(tmp_path):
+    """A reader's view of a loan is not counted twice, and another server's traces not at all."""
+    made = server.Server.__new__(server.Server)
+    made.trace = tmp_path / "a.ndjson"
+    told = {
+        "a": ("Alloc", "Lend"),
+        "a.reader-3": ("Alloc", "RequestRead", "RequestRead"),
+        "a.parent": ("StartProcess",),
+        "a-2": ("Evict",),
+        "a-2.reader-1": ("ReadDone",),
+    }
+    for name, actions in told.items():
+        lines = [{"trace_version": 3}] + [{"action": a, "args": {}} for a in actions]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{name}.ndjson").write_text(text)
+    assert made.actions() == Counter(Alloc=1, Lend=1, RequestRead=2, StartProcess=1)
 
 
 def event(**choice: Any) -> bytes:

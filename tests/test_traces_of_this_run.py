@@ -39,7 +39,11 @@ BUILDERS = {
     ("ec_connector.instance", "SchedulerInstance"),
     ("ec_protocol", "Node"),
     ("ec_protocol.node", "Node"),
+    ("ec_protocol.offers.engine", "Offers"),
+    ("ec_protocol.loans", "Loans"),
     ("ec_protocol.p2p.peers", "PeerTable"),
+    ("ec_protocol.p2p.reader", "Reader"),
+    ("ec_protocol.processes", "Processes"),
     ("ec_protocol.tier.encodings", "EncodingTier"),
     ("tests.world", "instance"),
     ("tests.world", "vllm"),
@@ -51,6 +55,8 @@ BUILDERS = {
     ("tests.world.plain", "connector"),
     ("tests.world.ghosts", "Node"),
     ("tests.world.schedules", "ConnectorMachine"),
+    ("tests.ec_protocol.offers.world", "World"),
+    ("tests.ec_verify.traces.instances", "Instances"),
     ("tests.ec_verify.traces.traced", "Recorded"),
     ("tests.world.engine", "Engine"),
     ("tests.world.engine", "engine"),
@@ -132,10 +138,10 @@ def test_every_module_that_ran_left_traces(request, runs):
 
 
 def test_a_session_without_a_single_trace_is_noticed(monkeypatch):
-    monkeypatch.setattr(recording, "ran", Counter({"test_pump_pair": 3, "test_tier": 1}))
+    monkeypatch.setattr(recording, "ran", Counter({"test_pair": 3, "test_tier": 1}))
     monkeypatch.setattr(recording, "deselected", Counter())
-    assert without_traces([]) == ["test_pump_pair"]
-    recording.deselected["test_pump_pair"] += 1
+    assert without_traces([]) == ["test_pair"]
+    recording.deselected["test_pair"] += 1
     assert without_traces([]) == []
 
 

@@ -85,7 +85,7 @@ class Arrow:
     carries_bytes: bool = False
 
 
-MAPPED = "one file in /dev/shm, mapped by scheduler and workers"
+MAPPED = "one file in /dev/shm, mapped by the processes of the server"
 PANELS = (
     Box(20, 150, 380, 300, "panel", "Encoder server (producer)"),
     Box(520, 150, 380, 300, "panel", "Decoder server (consumer)"),
@@ -94,9 +94,25 @@ BOXES = (
     Box(20, 30, 110, 56, "box", "Client"),
     Box(375, 30, 170, 56, "box", "Proxy", ("or your orchestrator",)),
     Box(36, 190, 150, 76, "box", "Workers, GPU", ("the encoder runs", "once a picture")),
-    Box(214, 190, 170, 76, "box", "Scheduler process", ("Node under one lock", "pump: ZMQ, NIXL")),
+    Box(
+        214,
+        190,
+        170,
+        76,
+        "box",
+        "Scheduler process",
+        ("no network here; its", "server has ZMQ, NIXL"),
+    ),
     Box(36, 356, 348, 76, "tier", "CPU tier", (MAPPED,)),
-    Box(536, 190, 170, 76, "box", "Scheduler process", ("Node under one lock", "pump: ZMQ, NIXL")),
+    Box(
+        536,
+        190,
+        170,
+        76,
+        "box",
+        "Scheduler process",
+        ("no network here; its", "readers have ZMQ, NIXL"),
+    ),
     Box(734, 190, 150, 76, "box", "Workers, GPU", ("prefill and decode,", "no encoder run")),
     Box(536, 356, 348, 76, "tier", "CPU tier", (MAPPED,)),
 )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the golden wire vectors of ``spec/wire/``, one JSON file each.
+"""Writes the golden wire vectors of ``spec/wire/`` and ``spec/wire/processes/``.
 
 The msgpack bytes are laid out here by hand, from the msgpack specification and
 section 8 of ``spec/PROTOCOL.md``, and not by ``ec_protocol.p2p.wire`` or any msgpack
@@ -216,9 +216,84 @@ def vectors() -> list[dict[str, Any]]:
     return made
 
 
+def words() -> list[dict[str, Any]]:
+    """What processes of one instance say to each other (EC-14.4), all fields written."""
+    said: list[tuple[str, str, dict[str, Any]]] = [
+        (
+            "lend",
+            "Lend",
+            {
+                "loan": 7,
+                "mm_hash": MM_HASH,
+                "host": "10.0.0.7",
+                "port": 5601,
+                "nbytes": 4_505_600,
+                "extents": [[130, 270], [7, 5]],
+                "deadline": 1025.5,
+            },
+        ),
+        ("take-back", "TakeBack", {"loan": 7}),
+        (
+            "words",
+            "Words",
+            {"words": [["landed", 7], ["failed", 8], ["lost", 9], ["proven", 9]]},
+        ),
+        (
+            "events",
+            "Events",
+            {
+                "events": [
+                    ["stored", MM_HASH, 4_505_600, [275, 8192]],
+                    ["evicted", "käse", 70_000, None],
+                ],
+                "missing": 3,
+            },
+        ),
+        ("events-none", "Events", {"events": [], "missing": 0}),
+        ("hello", "Hello", {"version": 1}),
+        ("working-server", "Working", {"host": "10.0.0.7", "port": 5601, "bound": 5601}),
+        ("working-reader", "Working", {"host": "", "port": 0, "bound": 0}),
+        ("drain", "Drain", {"reason": "a READ is lost"}),
+        ("failing", "Failing", {"error": "ec_nixl_backends=['NOPE']: unknown"}),
+        ("take", "Take", {"port": 5601}),
+        ("take-first", "Take", {"port": 0}),
+        ("stop", "Stop", {}),
+        (
+            "up-server",
+            "Up",
+            {
+                "process": 3,
+                "kind": "server",
+                "pid": 4711,
+                "host": "10.0.0.7",
+                "port": 5601,
+                "bound": 5601,
+            },
+        ),
+        (
+            "up-reader",
+            "Up",
+            {"process": 4, "kind": "reader", "pid": 4712, "host": "", "port": 0, "bound": 0},
+        ),
+        ("leaving", "Leaving", {"process": 4}),
+        ("trouble", "Trouble", {"level": 40, "text": "reader 4 is killed", "fatal": False}),
+        ("trouble-fatal", "Trouble", {"level": 40, "text": "no such backend", "fatal": True}),
+        ("replace", "Replace", {"process": 3, "reason": "server 3 keeps too much"}),
+    ]
+    return [
+        vector(name, message, 1, fields, pack({"type": message, **fields}))
+        for name, message, fields in said
+    ]
+
+
 def files() -> dict[str, str]:
     """File name -> content."""
     return {f"{v['name']}.json": json.dumps(v, indent=2) + "\n" for v in vectors()}
+
+
+def word_files() -> dict[str, str]:
+    """The same in the folder ``processes``."""
+    return {f"{v['name']}.json": json.dumps(v, indent=2) + "\n" for v in words()}
 
 
 def main(arguments: list[str]) -> int:
@@ -226,7 +301,11 @@ def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     rest = [a for a in arguments if a != "--check"]
     folder = Path(rest[0]) if rest else FOLDER
-    wanted = files()
+    parts = {folder: files(), folder / "processes": word_files()}
+    return max(_one(place, wanted, check=check) for place, wanted in parts.items())
+
+
+def _one(folder: Path, wanted: dict[str, str], *, check: bool) -> int:
     found = {p.name: p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.json"))}
     if check:
         wrong = sorted(n for n in wanted | found if wanted.get(n) != found.get(n))

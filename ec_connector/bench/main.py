@@ -19,6 +19,7 @@ BENCHES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "ack": ("ack", ("msgspec", "nixl", "zmq")),
     "read": ("read", ("msgspec", "nixl", "zmq")),
     "startup": ("startup", ()),
+    "processes": ("processes", ("msgspec", "nixl", "zmq")),
 }
 
 

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import zmq
 
 import ec_protocol as core
+from ec_connector.clock import boottime
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
 from ec_connector.instance import SchedulerInstance
@@ -85,29 +86,29 @@ class Node:
         except BaseException:
             self.region.close(unlink=True)
             raise
-        if self.instance.p2p is None:
+        if self.instance.data is None:
             raise RuntimeError("peer-to-peer is off")
-        self.p2p = self.instance.p2p
+        self.data = self.instance.data
+        self._samples: dict[str, list[float]] = {"ack": [], "read": []}
 
     def put(self, name: str, nbytes: int, fill: int) -> None:
         """An encoding that was saved."""
         tier = self.instance.node.tier
-        with self.instance.lock:
-            entry = tier.alloc(name, nbytes)
-            if entry is None:
-                raise RuntimeError("the region is large enough")
-            tier.begin_write(entry, ("save", 0))
-            for start, count in entry.extents:
-                self.region.tensor[start * BLOCK : (start + count) * BLOCK].fill_(fill)
-            tier.write_landed(entry, ("save", 0))
+        entry = tier.alloc(name, nbytes)
+        if entry is None:
+            raise RuntimeError("the region is large enough")
+        tier.begin_write(entry, ("save", 0))
+        for start, count in entry.extents:
+            self.region.tensor[start * BLOCK : (start + count) * BLOCK].fill_(fill)
+        tier.write_landed(entry, ("save", 0))
+        self.data.turn()
 
     def place(self, name: str) -> int:
         """Address of an encoding that lies in one extent."""
-        with self.instance.lock:
-            entry = self.instance.node.tier.get(name)
-            if entry is None or len(entry.extents) != 1:
-                raise RuntimeError(f"{name} is not there in one extent")
-            return self.region.address + entry.extents[0][0] * BLOCK
+        entry = self.instance.node.tier.get(name)
+        if entry is None or len(entry.extents) != 1:
+            raise RuntimeError(f"{name} is not there in one extent")
+        return self.region.address + entry.extents[0][0] * BLOCK
 
     def only_halves(self, entries: int, blocks: int) -> None:
         """Leave room for so many entries, each of which must lie in two extents.
@@ -116,14 +117,13 @@ class Node:
         """
         tier = self.instance.node.tier
         halves: list[Entry | None] = []
-        with self.instance.lock:
-            for i in range(entries):
-                for count in (blocks // 2, blocks - blocks // 2):
-                    halves.append(tier.alloc(f"half-{i}-{len(halves)}", count * BLOCK))
-                    tier.alloc(f"wall-{i}-{len(halves)}", BLOCK)
-            for half in halves:
-                if half is not None:
-                    tier.cancel(half)
+        for i in range(entries):
+            for count in (blocks // 2, blocks - blocks // 2):
+                halves.append(tier.alloc(f"half-{i}-{len(halves)}", count * BLOCK))
+                tier.alloc(f"wall-{i}-{len(halves)}", BLOCK)
+        for half in halves:
+            if half is not None:
+                tier.cancel(half)
 
     def fetch(self, name: str, peer: tuple[str, int], nbytes: int) -> tuple[float, Extents]:
         """Pull an encoding; seconds from asking to having it, and where it lies.
@@ -131,24 +131,43 @@ class Node:
         Raises:
             RuntimeError: It failed.
         """
-        node, lock = self.instance.node, self.instance.lock
+        node, data = self.instance.node, self.data
         item = make_item(name, 1, nbytes, 1)
         announced = {name: {"peer_host": peer[0], "peer_port": peer[1], "size_bytes": nbytes}}
         began = time.perf_counter()
         state = "pending"
         while state == "pending":
-            with lock:
-                state = node.want(item, announced, "bench", self.p2p.clock())
-                entry = node.tier.get(name)
-                if state == "ready" and entry is not None:
-                    return time.perf_counter() - began, entry.extents
-            self.p2p.wake()
-            time.sleep(200e-6)  # a request asks once per step; spinning would slow the pump
-        counters = node.reads.counters if node.reads is not None else {}
+            data.turn()
+            state = node.want(item, announced, "bench", boottime())
+            entry = node.tier.get(name)
+            if state == "ready" and entry is not None:
+                return time.perf_counter() - began, entry.extents
+            data.turn()
+            time.sleep(200e-6)  # a request asks once per step
+        counters = data.read_figures().totals("reads")
         raise RuntimeError(f"fetching {name} {state}: {counters}")
 
+    def forget(self) -> None:
+        """The request that asked has ended; the next one asks anew."""
+        self.instance.node.leave("bench", boottime())
+
+    def samples(self, what: str, count: int) -> list[float]:
+        """The first ``count`` latencies, ``ack`` or ``read``, of the readers.
+
+        Raises:
+            RuntimeError: There are not so many.
+        """
+        kept = self._samples[what]
+        deadline = time.monotonic() + 5
+        while len(kept) < count:
+            kept += self.data.read_figures().take_samples(what)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(kept)} latencies of kind {what}, not {count}")
+            time.sleep(0.01)
+        return kept[:count]
+
     def close(self) -> None:
-        """Stop the pump and remove the region."""
+        """End the data processes and remove the region."""
         self.instance.shutdown()
         self.region.close(unlink=True)
 
@@ -210,7 +229,7 @@ def _produce(
     names = [f"encoding-{i}" for i in range(count)]
     for i, name in enumerate(names):
         node.put(name, nbytes, i % 251)
-    address = node.p2p.address
+    address = node.data.address
     if address is None:
         raise RuntimeError("the producer is not healthy")
     with _plain_agent(node, plain) as metadata:

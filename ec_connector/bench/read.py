@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A peer-to-peer READ of ours beside one of a single descriptor, of the same bytes.
 
-Ours goes through the pump: from posting the READ to seeing it done. The baselines are
+Ours is a reader's: from posting the READ to seeing it done. The baselines are
 the same into one extent, and NIXL alone with both sides polling without a pause, between
 the same two processes in the same run.
 """
@@ -44,7 +44,7 @@ def run(quick: bool = False) -> list[Row]:
             _compare(node, places, number % 251)
             if extents == 2:
                 whole.append(seconds)
-            return node.p2p.pump.stats.samples("read")[-1]
+            return node.samples("read", number + 1)[-1]
 
         turns: list[tuple[str, Callable[[int], float]]] = [
             ("one", lambda i: ours(one, i, 1)),

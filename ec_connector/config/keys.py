@@ -74,6 +74,15 @@ def _keys() -> dict[str, Key]:
             values_of.share_of,
         ),
         Key(
+            "ec_server_maps_writable",
+            "bool",
+            False,
+            "Producer: map the region writable in the process that serves it, for NIXL backends "
+            "that cannot register read-only memory. A peer that has the agent's metadata can "
+            "then write into the region.",
+            values_of.flag,
+        ),
+        Key(
             "ec_allowed_peers",
             "list[str]",
             (),

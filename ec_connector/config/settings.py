@@ -20,8 +20,8 @@ from typing import Any, Final, get_args
 
 from ec_connector.config import values as values_of
 from ec_connector.config.keys import KEYS
+from ec_protocol.engine import Role
 from ec_protocol.errors import ConfigError, ECError
-from ec_protocol.node import Role
 from ec_protocol.tables.timing import Timing, timer_specs
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class ECConfig:
         encoder_widths: Elements per row by modality, ``*`` for the others; empty:
             the model's configuration tells.
         events: Where events are published; None publishes none.
+        server_maps_writable: Whether the serving process may write the region.
     """
 
     role: Role
@@ -101,6 +102,7 @@ class ECConfig:
     advertised: tuple[str | None, int | None] = (None, None)
     encoder_widths: Mapping[str, int] = field(default_factory=dict)
     events: EventSettings | None = None
+    server_maps_writable: bool = False
 
     @classmethod
     def parse(
@@ -158,6 +160,7 @@ class ECConfig:
             role=checked_role,
             cpu_bytes=values["ec_cpu_bytes"],
             enable_nixl=enable_nixl,
+            server_maps_writable=values["ec_server_maps_writable"],
             nixl_backends=values["ec_nixl_backends"],
             peer_quota=values["ec_peer_quota"],
             grant_quota=values["ec_grant_quota"],

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -73,27 +74,6 @@ def produce(parent: Parent, pictures: list[Picture], instance: str, trace: str) 
         engine.close()
 
 
-class KillingReader:
-    """A data plane that kills the producer between having a READ ready and posting it."""
-
-    def __init__(self, parent: Parent, reader: Any, pid: int, at: int) -> None:
-        self._parent = parent
-        self._reader = reader
-        self._pid = pid
-        self._left = at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def post(self, attempt_id: int) -> None:
-        """Post; the READ whose turn it is goes to a process that has just died."""
-        self._left -= 1
-        if self._left == 0:
-            os.kill(self._pid, signal.SIGKILL)
-            self._parent.say("killed", pid=self._pid)
-        self._reader.post(attempt_id)
-
-
 def consume(parent: Parent, pictures: list[Picture], instance: str, trace: str) -> None:
     """Pull every picture's encoding from the producer and compare it with our own."""
     encoder = VisionEncoder()
@@ -109,18 +89,18 @@ def consume(parent: Parent, pictures: list[Picture], instance: str, trace: str) 
         region_bytes(pictures),
         peer_to_peer=True,
         encoder=encoder,
-        wrap_reader=(
-            (lambda reader: KillingReader(parent, reader, pid, kill_at)) if kill_at else None
-        ),
         trace=trace,
     )
+
+    def meanwhile(number: int) -> None:
+        """The producer dies while this picture, and no other, is being fetched."""
+        if number == kill_at:
+            os.kill(pid, signal.SIGKILL)
+            parent.say("killed", pid=pid)
+
     try:
-        _compare(parent, engine, pictures, command["params"], own)
-        p2p = engine.instance.p2p
-        stats = p2p.pump.stats.summary() if p2p is not None else {}
-        reads = engine.instance.node.reads
-        counters = dict(reads.counters) if reads is not None else {}
-        parent.say("stats", stats=stats, counters=counters)
+        _compare(parent, engine, pictures, command["params"], own, meanwhile)
+        parent.say("stats", **engine.measured())
     finally:
         engine.close()
 
@@ -148,11 +128,12 @@ def _compare(
     pictures: list[Picture],
     params: dict[str, Any],
     own: list[tuple[torch.Tensor, float]],
+    meanwhile: Callable[[int], None] = lambda number: None,
 ) -> None:
     for number, (picture, (expected, recompute_s)) in enumerate(zip(pictures, own, strict=True)):
         request = Request(f"c{number}", picture, params)
         started = time.perf_counter()
-        engine.admit(request, _STEP_TIMEOUT_S)
+        engine.admit(request, _STEP_TIMEOUT_S, lambda number=number: meanwhile(number + 1))  # type: ignore[misc]
         waited_s = time.perf_counter() - started
         load_before, encoded_before = engine.load_s, engine.encoded
         got = engine.run(request)

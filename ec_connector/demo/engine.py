@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,10 @@ def region_bytes(pictures: list[Picture]) -> int:
     return 2 * sum(output_bytes(picture) for picture in pictures)
 
 
+#: Data processes write their figures down at least this often.
+_FIGURES_S = 0.6
+
+
 class DemoEngine:
     """One engine instance.
 
@@ -76,7 +81,6 @@ class DemoEngine:
         cpu_bytes: Size of the region.
         peer_to_peer: Whether to serve or read peers.
         encoder: The encoder; None makes one.
-        wrap_reader: Replaces the data plane's reader by one made around it.
         trace: File for a trace of what the process does; none if empty.
     """
 
@@ -88,7 +92,6 @@ class DemoEngine:
         *,
         peer_to_peer: bool,
         encoder: VisionEncoder | None = None,
-        wrap_reader: Callable[[Any], Any] | None = None,
         trace: str = "",
     ) -> None:
         extra: dict[str, Any] = {"ec_cpu_bytes": cpu_bytes, "ec_enable_nixl": peer_to_peer}
@@ -108,7 +111,6 @@ class DemoEngine:
                 self.region,
                 items=lambda request: request.items,
                 engine_id=instance_id,
-                wrap_reader=wrap_reader,
             )
         except BaseException:
             self.region.close(unlink=True)
@@ -120,14 +122,25 @@ class DemoEngine:
         self.encode_s = 0.0
         self.load_s = 0.0
 
-    def admit(self, request: Request, timeout_s: float) -> None:
+    def admit(
+        self, request: Request, timeout_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         """Step until the request may be scheduled.
+
+        Args:
+            request: The request.
+            timeout_s: Longest wait.
+            meanwhile: Called once, while an encoding is being fetched.
 
         Raises:
             DemoError: It is still deferred after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
+        waits = False
         while not self.instance.scheduler.ensure_cache_available(request, 0):
+            if not waits:
+                waits = True
+                meanwhile()
             if time.monotonic() > deadline:
                 raise DemoError(f"{request.picture.name}: still deferred after {timeout_s:g} s")
             # An engine with nothing to schedule idles between its steps.
@@ -172,6 +185,22 @@ class DemoEngine:
             self.worker.get_finished()
             self.report()
             time.sleep(0.0005)
+
+    def measured(self) -> dict[str, dict[str, float]]:
+        """Mean latencies in milliseconds, and what the reading side counted."""
+        data = self.instance.data
+        if data is None:
+            return {"stats": {}, "counters": {}}
+        time.sleep(_FIGURES_S)
+        figures = data.read_figures()
+        stats = {}
+        for what in ("ack", "read"):
+            samples = figures.take_samples(what)
+            if samples:
+                stats[f"{what}_ms"] = sum(samples) / len(samples) * 1e3
+        loans = data.link.loans
+        counters = figures.totals("reads") + (Counter() if loans is None else loans.counters)
+        return {"stats": stats, "counters": dict(counters)}
 
     def close(self) -> None:
         """Stop everything and remove the region."""

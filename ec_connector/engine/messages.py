@@ -52,11 +52,20 @@ class LoadOp:
 
 @dataclass(frozen=True, slots=True)
 class StepMetadata:
-    """Everything that the workers of one instance copy in one engine step."""
+    """Everything that the workers of one instance copy in one engine step.
+
+    Attributes:
+        step_id: Number of the step.
+        saves: Copies into the region.
+        loads: Copies out of it.
+        region: Identity of the file that the blocks are in (EC-10.7). A worker that has
+            another one open refuses the step, and so it does one that names none.
+    """
 
     step_id: int
     saves: tuple[SaveOp, ...] = ()
     loads: tuple[LoadOp, ...] = ()
+    region: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

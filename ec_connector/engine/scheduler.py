@@ -11,29 +11,28 @@ the host calls, in this order::
     update_connector_output   what they have finished
     request_finished          announce; forget the request
 
-What follows from them is the ``Node``'s to say; this class knows what the host keeps,
-and puts the answers into the host's words. All hooks run on the engine thread and hold
-the node's lock for short, bounded sections without I/O. With peer-to-peer on, the pump
-thread takes the same lock.
+What follows from them is the ``Engine``'s to say; this class knows what the host keeps,
+and puts the answers into the host's words. All hooks run on the engine thread, and no
+other thread touches what they do. With peer-to-peer on they also look, for a microsecond,
+whether a data process has said something (``processes.engine``).
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ec_connector.clock import boottime
 from ec_connector.engine.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
+from ec_protocol.engine import Engine
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.items import Item
-from ec_protocol.node import Node
 
 if TYPE_CHECKING:
-    from ec_connector.network.p2p import P2P
+    from ec_connector.processes.engine import DataProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -60,28 +59,28 @@ class ECScheduler:
         items: Returns the items of a request, in the order of their indices.
         element_size: Bytes per element of encoder outputs.
         dtype: Torch dtype name of encoder outputs.
-        lock: The node's lock.
-        p2p: The peer-to-peer half, or None without the gate.
-        clock: Monotonic seconds.
+        region: Identity of the region that the engine's blocks are in.
+        data: The data processes, or None without the gate.
+        clock: Seconds of the common clock.
     """
 
     def __init__(
         self,
-        node: Node,
+        node: Engine,
         *,
         items: Callable[[Any], list[Item]],
         element_size: int,
         dtype: str,
-        lock: threading.Lock | None = None,
-        p2p: P2P | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        region: bytes = b"",
+        data: DataProcesses | None = None,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self.node = node
         self.items = items
         self.element_size = element_size
         self.dtype = dtype
-        self.lock = lock or threading.Lock()
-        self.p2p = p2p
+        self.region = region
+        self.data = data
         self.clock = clock
         self.counters: Counter[str] = Counter()
         self._step_id = 0
@@ -112,22 +111,22 @@ class ECScheduler:
         for item in items:
             self._asked.setdefault(item.mm_hash, []).append(item)
         params = getattr(request, "ec_transfer_params", None)
-        if all(item.has_media for item in items) and (node.reads is None or not params):
+        if all(item.has_media for item in items) and (node.waiters is None or not params):
             return True
         seen = self._seen(request)
+        self._turn()  # what it waits for may have landed
         now = self.clock()
         ready = available = True
-        with self.lock:
-            for item in items:
-                computed = 0 < item.end <= num_computed_tokens
-                if not item.nbytes or computed or item.mm_hash in seen.in_cache:
-                    continue
-                state = node.want(item, params, request.request_id, now)
-                if state == "pending":
-                    ready = False
-                elif state == "failed" and not item.has_media:
-                    available = False
-        self._wake()
+        for item in items:
+            computed = 0 < item.end <= num_computed_tokens
+            if not item.nbytes or computed or item.mm_hash in seen.in_cache:
+                continue
+            state = node.want(item, params, request.request_id, now)
+            if state == "pending":
+                ready = False
+            elif state == "failed" and not item.has_media:
+                available = False
+        self._turn()  # what it wants is to be fetched
         # Nothing to encode from: this request fails, no other (EC-5.9). Until the host has
         # been told so it must not run the encoder on nothing. It may ask again before, when
         # it plans a step ahead.
@@ -155,17 +154,14 @@ class ECScheduler:
         """
         if not self.node.loads:
             return False
-        with self.lock:
-            # Looked at here and not before: the pump may have put it there just now.
-            return self.node.promise(mm_hash, self._asked.get(mm_hash, ()))
+        return self.node.promise(mm_hash, self._asked.get(mm_hash, ()))
 
     def update_state_after_alloc(self, request: Any, index: int) -> None:
         """Item ``index`` of the request is part of the step: plan its load or its save."""
         item = self.items(request)[index]
         if self.node.loads:
             self._seen(request).in_cache.add(item.mm_hash)
-        with self.lock:
-            self.node.plan(item, request.request_id)
+        self.node.plan(item, request.request_id)
 
     def update_state_after_free(self, request: Any, index: int) -> None:
         """The host may drop item ``index`` from its own encoder cache; the tier keeps it."""
@@ -177,37 +173,30 @@ class ECScheduler:
         """What the workers copy in this step; ends the step's promises (EC-3.4)."""
         saves: list[SaveOp] = []
         loads: list[LoadOp] = []
-        with self.lock:
-            now = self.clock()
-            for copy in self.node.build_step(now):
-                entry = copy.entry
-                what = (copy.copy_id, entry.mm_hash, entry.extents, entry.nbytes)
-                if copy.kind == "save":
-                    saves.append(SaveOp(*what))
-                else:
-                    shape = entry.shape or (entry.nbytes // self.element_size,)
-                    loads.append(LoadOp(*what, shape, self.dtype))
-            if self.p2p is not None and not self.p2p.healthy:
-                # Leases and quarantines must end although nobody else lets them.
-                self.node.tick(now)
-                self.node.commands()
-        self._wake()  # the step's evictions are to be told
+        for copy in self.node.build_step(self.clock()):
+            entry = copy.entry
+            what = (copy.copy_id, entry.mm_hash, entry.extents, entry.nbytes)
+            if copy.kind == "save":
+                saves.append(SaveOp(*what))
+            else:
+                shape = entry.shape or (entry.nbytes // self.element_size,)
+                loads.append(LoadOp(*what, shape, self.dtype))
+        self._turn()  # the step's evictions are to be told
         self._step_id += 1
-        return StepMetadata(self._step_id, tuple(saves), tuple(loads))
+        return StepMetadata(self._step_id, tuple(saves), tuple(loads), self.region)
 
     def update_connector_output(self, report: WorkerReport | None) -> None:
         """The ranks' reports; they may come steps later and in any order (EC-4.4)."""
         if report is None:
             return
-        with self.lock:
-            for item in report.entries:
-                try:
-                    self.node.report(item.copy_id, item.rank, item.landed)
-                except LocalProtocolError as exc:
-                    # Nothing was changed, so the blocks stay held: safe, and visible.
-                    self.counters["stray_reports"] += 1
-                    logger.error("stray copy report: %s", exc)
-        self._wake()
+        for item in report.entries:
+            try:
+                self.node.report(item.copy_id, item.rank, item.landed)
+            except LocalProtocolError as exc:
+                # Nothing was changed, so the blocks stay held: safe, and visible.
+                self.counters["stray_reports"] += 1
+                logger.error("stray copy report: %s", exc)
+        self._turn()
 
     # ------------------------------------------------------------- request hooks
     def request_finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
@@ -219,13 +208,12 @@ class ECScheduler:
         """
         self._requests.pop(request.request_id, None)
         self._unavailable.discard(request.request_id)
-        items = self.items(request) if self.node.grants is not None else []
-        address = None if self.p2p is None else self.p2p.address
+        items = self.items(request) if self.node.serves else []
+        address = None if self.data is None else self.data.address
         now = self.clock()
-        with self.lock:
-            self.node.leave(request.request_id, now)
-            announced = self.node.announce(items, address, now)
-        self._wake()
+        self.node.leave(request.request_id, now)
+        announced = self.node.announce(items, address, now)
+        self._turn()
         return False, announced or None
 
     def take_unavailable_requests(self) -> set[str]:
@@ -237,30 +225,29 @@ class ECScheduler:
         """Whether the engine must go on stepping although no request wants it.
 
         True only while a copy's report is outstanding, since reports travel with
-        steps. Fetches and grants are the pump's business and need no step.
+        steps. Fetches and grants are the data processes' business and need no step.
         """
         return len(self.node.copies) > 0
 
     def stats(self) -> dict[str, int]:
-        """Counters of this delegate and of the tier; any thread."""
+        """Counters of this delegate and of the tier; engine thread."""
         node = self.node
-        with self.lock:
-            return {
-                **self.counters,
-                **node.counters,
-                "evictions": node.tier.evictions,
-                "free_blocks": node.tier.free_blocks,
-                "retired_blocks": node.tier.retired_blocks,
-                "quarantined_blocks": node.tier.quarantined_blocks,
-                **{f"{kind}s_landed": n for kind, n in node.copies.landed.items()},
-                **{f"{kind}s_skipped": n for kind, n in node.copies.skipped.items()},
-            }
+        return {
+            **self.counters,
+            **node.counters,
+            "evictions": node.tier.evictions,
+            "free_blocks": node.tier.free_blocks,
+            "retired_blocks": node.tier.retired_blocks,
+            "quarantined_blocks": node.tier.quarantined_blocks,
+            **{f"{kind}s_landed": n for kind, n in node.copies.landed.items()},
+            **{f"{kind}s_skipped": n for kind, n in node.copies.skipped.items()},
+        }
 
     def shutdown(self) -> None:
-        """Stop the pump, if any. The region is closed by whoever opened it."""
-        if self.p2p is not None:
-            self.p2p.shutdown()
+        """End the data processes, if any. The region is closed by whoever opened it."""
+        if self.data is not None:
+            self.data.shutdown()
 
-    def _wake(self) -> None:
-        if self.p2p is not None:
-            self.p2p.wake()
+    def _turn(self) -> None:
+        if self.data is not None:
+            self.data.turn()

@@ -17,6 +17,10 @@ encoder cache. Each participating rank reports each copy that the metadata names
 output of the wrong size and a failed copy are reports too, since without one the
 blocks would stay held for ever.
 
+What a step's blocks are in, the metadata names. A worker that has another file open
+refuses the step with an error before it copies anything (EC-10.7): its blocks hold other
+bytes, or none, and nobody would read what it saves.
+
 When a save is reported: the host asks once per step, right after it has queued the
 encoder on the device, and so before the encoder has run. A host copy is waited for
 (``settle``) and reported at once. A device copy waits for the encoder, and whoever waited
@@ -37,6 +41,7 @@ import torch
 
 from ec_connector.copies.base import CopyEngine, CopyJob
 from ec_connector.engine.messages import CopyReport, LoadOp, SaveOp, StepMetadata, WorkerReport
+from ec_connector.region.errors import RegionIdentityError
 from ec_protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,7 +100,12 @@ class ECWorker:
 
     # ------------------------------------------------------------------- step hooks
     def start_save_caches(self, metadata: StepMetadata) -> None:
-        """Learn which encoder outputs of this step are to be saved."""
+        """Learn which encoder outputs of this step are to be saved.
+
+        Raises:
+            RegionIdentityError: The step is about another region; so do all hooks.
+        """
+        self._check(metadata)
         # Left over only if the host gave a step up half-way.
         self._flush()
         if self.is_saver:
@@ -115,6 +125,7 @@ class ECWorker:
                 as it is and reported as landed.
             metadata: The step's metadata.
         """
+        self._check(metadata)
         loads: list[tuple[LoadOp, torch.Tensor]] = []
         for op in metadata.loads:
             if op.mm_hash in encoder_cache:
@@ -146,6 +157,7 @@ class ECWorker:
             mm_hash: Key of the encoding.
             metadata: The step's metadata.
         """
+        self._check(metadata)
         op = self._planned.pop(mm_hash, None)
         if op is None:
             return
@@ -198,6 +210,17 @@ class ECWorker:
         self.engine.shutdown()
 
     # -------------------------------------------------------------------- internals
+    def _check(self, metadata: StepMetadata) -> None:
+        mine = self.region.identity
+        if metadata.region != mine:
+            raise RegionIdentityError(
+                self.region.path,
+                f"step {metadata.step_id} is about region {metadata.region.hex() or 'of no name'}, "
+                f"and rank {self.rank} has {mine.hex()} open: the scheduler's blocks are in "
+                "another file. Nothing was copied. Stop all processes of the instance and start "
+                "it again; all of them must see the same /dev/shm",
+            )
+
     def _flush(self) -> None:
         batch, self._batch = self._batch, []
         planned, self._planned = self._planned, {}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events on their way from the tier to the pump: bounded, and never in anybody's way."""
+"""Events on their way from the tier to the server: bounded, and never in anybody's way."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from ec_connector.events.codec import Event
@@ -13,62 +14,65 @@ from ec_protocol.tier.entry import Entry
 #: Events of one message.
 MAX_BATCH: Final = 1024
 
+#: One event as it is told: what happened, name, bytes and shape of the encoding.
+Told = tuple[str, str, int, "list[int] | None"]
+
 
 class EventLog:
-    """A queue of events. Both ends are used under the tier's lock.
+    """A queue of events. Engine thread.
 
     Args:
-        limit: Events that may wait. Further ones are dropped, and a ``dropped`` event
-            takes their place, so that nobody believes to know everything.
+        limit: Events that may wait. Further ones are dropped and counted, so that nobody
+            believes to know everything.
+
+    Attributes:
+        missing: Events that were dropped since the last ``take``.
+        dropped: The same since the start.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: list[tuple[TierEvent, Entry]] = []
-        self._missing = 0
-        self._closed = False
+        self._waiting: deque[Told] = deque()
+        self.missing = 0
         self.dropped = 0
 
     @property
     def pending(self) -> bool:
-        """Whether ``take`` would return something; any thread."""
-        return bool(self._waiting or self._missing)
+        """Whether ``take`` would return something."""
+        return bool(self._waiting or self.missing)
 
     def add(self, event: TierEvent, entry: Entry) -> None:
         """Something happened to ``entry``; ``EncodingTier.listener``."""
-        if self._closed or not can_be_asked_for(entry.mm_hash):
+        if not can_be_asked_for(entry.mm_hash):
             return  # nobody was told of such a name
-        if len(self._waiting) >= self._limit:
-            self._missing += 1
+        if len(self._waiting) >= self._limit or self.missing:
+            self.missing += 1
             self.dropped += 1
         else:
-            self._waiting.append((event, entry))
+            shape = None if entry.shape is None else list(entry.shape)
+            self._waiting.append((event, entry.mm_hash, entry.nbytes, shape))
 
-    def take(self) -> list[tuple[TierEvent, Entry] | int]:
-        """Everything that waits, in order; a number at the end: so many are missing."""
-        taken: list[tuple[TierEvent, Entry] | int] = [*self._waiting]
-        if self._missing:
-            taken.append(self._missing)
-        self._waiting.clear()
-        self._missing = 0
-        return taken
+    def take(self, most: int = MAX_BATCH) -> tuple[list[Told], int]:
+        """The oldest events, and how many are missing after them."""
+        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        missing = 0
+        if not self._waiting:
+            missing, self.missing = self.missing, 0
+        return taken, missing
 
-    def close(self) -> list[tuple[TierEvent, Entry] | int]:
-        """The last ``take``: nobody publishes any more, so nothing is kept from here on."""
-        self._closed = True
-        return self.take()
+    def put_back(self, taken: list[Told], missing: int) -> None:
+        """They could not be handed on."""
+        self._waiting.extendleft(reversed(taken))
+        self.missing += missing
 
 
-def as_events(taken: list[tuple[TierEvent, Entry] | int]) -> list[Event]:
-    """What ``take`` returned, as it travels. Needs no lock: these fields never change."""
+def as_events(taken: list[Told | int]) -> list[Event]:
+    """What was told, as it travels; a number: so many are missing here."""
     events = []
     for item in taken:
         if isinstance(item, int):
             events.append(Event(event="dropped", count=item))
         else:
-            event, entry = item
-            shape = None if entry.shape is None else list(entry.shape)
-            events.append(
-                Event(event=event, mm_hash=entry.mm_hash, nbytes=entry.nbytes, shape=shape)
-            )
+            event, mm_hash, nbytes, shape = item
+            events.append(Event(event=event, mm_hash=mm_hash, nbytes=nbytes, shape=shape))
     return events

@@ -11,16 +11,17 @@ delivered to the next one at the same address (EC-9.1).
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from ec_connector.network.names import Addresses, Names, is_address
 from ec_protocol.announcements import HOST
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.p2p import wire
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 _HIGH_WATER: Final = 1024
 #: The same for answers, which old producers make very large.
 _ACK_HIGH_WATER: Final = 64
-#: Host names of which is remembered that they want IPv6.
+#: Host names of which is remembered which address could not be reached.
 _MAX_NAMES: Final = 256
 #: What is read from one socket before the others get their turn.
 _BURST: Final = 64
@@ -174,7 +175,7 @@ class ControlServer:
 
 def _bindable(host: str) -> str:
     """ZMQ binds addresses and interface names only: look a host name up first."""
-    if host == "*" or _is_address(host):
+    if host == "*" or is_address(host):
         return host
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -184,38 +185,35 @@ def _bindable(host: str) -> str:
     return next((address for address in addresses if ":" not in address), addresses[0])
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 class _Connection:
-    """One DEALER with its monitor."""
+    """One DEALER with its monitor.
+
+    Attributes:
+        address: Which of the peer's addresses it is for.
+        give_up_at: When it counts as lost if it is not made by then; None once it is.
+    """
 
     def __init__(
         self,
         context: zmq.Context[Any],
-        peer: PeerKey,
+        address: str,
+        port: int,
         timing: Timing,
         *,
         give_up_at: float,
-        ipv6: bool,
     ) -> None:
-        self.ipv6 = ipv6
+        self.address = address
         self.give_up_at: float | None = give_up_at
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self.monitor: zmq.Socket[bytes] | None = None
         try:
             _heartbeats(self.socket, timing)
-            self.socket.setsockopt(zmq.IPV6, int(ipv6))
+            self.socket.setsockopt(zmq.IPV6, int(":" in address))
             self.socket.setsockopt(zmq.RCVHWM, _ACK_HIGH_WATER)
             self.socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_ACK_BYTES + _FRAME_SLACK)
             self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
             self.monitor = self.socket.get_monitor_socket()
-            self.socket.connect(_endpoint(*peer))
+            self.socket.connect(_endpoint(address, port))
         except zmq.ZMQError:
             # Addresses come from requests: nothing of a bad one may stay open.
             self.close()
@@ -236,46 +234,92 @@ class _Connection:
         self.socket.close(0)
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A peer whose name is being looked up, and what is to be sent to it."""
+
+    give_up_at: float
+    payloads: list[bytes]
+
+
 class ControlClient:
-    """A consumer's connections, one per producer. Pump thread only.
+    """A consumer's connections, one per producer. One thread only.
 
     Args:
-        context: The pump's ZMQ context.
+        context: The process's ZMQ context.
         timing: Heartbeats; also the time a connection may take to be made.
+        names: Looks host names up.
     """
 
-    def __init__(self, context: zmq.Context[Any], timing: Timing) -> None:
+    def __init__(self, context: zmq.Context[Any], timing: Timing, names: Names) -> None:
         self._context = context
         self._timing = timing
+        self._names = names
         self._connections: dict[PeerKey, _Connection] = {}
+        self._waiting: dict[PeerKey, _Waiting] = {}
         self._unreachable: deque[PeerKey] = deque()
-        self._ipv6_names: dict[str, bool] = {}
+        # Of a name with several addresses: the one that could not be reached.
+        self._avoid: dict[str, str] = {}
 
     @property
-    def sockets(self) -> list[zmq.Socket[bytes]]:
+    def sockets(self) -> list[Any]:
         """What to poll for input."""
-        return [sock for item in self._connections.values() for sock in item.sockets]
+        own = [self._names.fd] if self._waiting else []
+        return own + [sock for item in self._connections.values() for sock in item.sockets]
 
     @property
     def peers(self) -> list[PeerKey]:
         """Peers with a connection, made or being made."""
-        return list(self._connections)
+        return [*self._connections, *self._waiting]
 
     def open(self, peer: PeerKey, now: float) -> None:
         """Connect with a fresh socket. An address that cannot be one counts as lost."""
         self.close(peer)
         try:
             check_peer(peer)
+        except PeerAddressError as exc:
+            self._cannot(peer, exc)
+            return
+        give_up_at = now + self._timing.heartbeat_timeout_s
+        addresses = self._names.get(peer[0], now)
+        if addresses is None:
+            self._waiting[peer] = _Waiting(give_up_at, [])
+        else:
+            self._connect(peer, addresses, give_up_at)
+
+    def _connect(self, peer: PeerKey, addresses: Addresses, give_up_at: float) -> None:
+        host, port = peer
+        avoid = self._avoid.get(host)
+        address = next((a for a in addresses if a != avoid), avoid if addresses else None)
+        if address is None:
+            self._cannot(peer, "the name has no address")
+            return
+        try:
             self._connections[peer] = _Connection(
-                self._context,
-                peer,
-                self._timing,
-                give_up_at=now + self._timing.heartbeat_timeout_s,
-                ipv6=":" in peer[0] or self._ipv6_names.get(peer[0], False),
+                self._context, address, port, self._timing, give_up_at=give_up_at
             )
-        except (zmq.ZMQError, PeerAddressError) as exc:
-            logger.warning("cannot connect to %s:%s: %s", *peer, exc)
-            self._unreachable.append(peer)
+        except zmq.ZMQError as exc:
+            self._cannot(peer, exc)
+
+    def _cannot(self, peer: PeerKey, why: object) -> None:
+        logger.warning("cannot connect to %s:%s: %s", *peer, why)
+        self._unreachable.append(peer)
+
+    def _look_up(self, now: float) -> None:
+        """Connect to those whose name is known by now."""
+        if not self._waiting:
+            return
+        names = set(self._names.news(now))
+        for peer, waiting in list(self._waiting.items()):
+            addresses = self._names.get(peer[0], now) if peer[0] in names else None
+            if addresses is not None:
+                del self._waiting[peer]
+                self._connect(peer, addresses, waiting.give_up_at)
+                for payload in waiting.payloads:
+                    self.send(peer, payload)
+            elif now >= waiting.give_up_at:
+                del self._waiting[peer]
+                self._cannot(peer, "its name is not known in time")
 
     def send(self, peer: PeerKey, payload: bytes) -> bool:
         """Send a request.
@@ -284,6 +328,12 @@ class ControlClient:
             False when there is no connection or it is full; the request is dropped
             and its attempt times out.
         """
+        waiting = self._waiting.get(peer)
+        if waiting is not None:
+            if len(waiting.payloads) < _HIGH_WATER:
+                waiting.payloads.append(payload)
+                return True
+            return False
         connection = self._connections.get(peer)
         if connection is None:
             return False
@@ -305,6 +355,7 @@ class ControlClient:
     def changes(self, now: float) -> list[tuple[PeerKey, bool]]:
         """Connections made (True) and lost (False) since the last call, in order."""
         result: list[tuple[PeerKey, bool]] = []
+        self._look_up(now)
         while self._unreachable:
             result.append((self._unreachable.popleft(), False))
         for peer, connection in list(self._connections.items()):
@@ -314,35 +365,37 @@ class ControlClient:
                     result.append((peer, True))
                 elif event in _LOST:
                     result.append((peer, False))
-                    self._try_other_family(peer[0], connection)
+                    self._try_another(peer[0], connection)
                     break
             else:
                 if connection.give_up_at is not None and now >= connection.give_up_at:
                     result.append((peer, False))
-                    self._try_other_family(peer[0], connection)
+                    self._try_another(peer[0], connection)
         return result
 
-    def _try_other_family(self, host: str, connection: _Connection) -> None:
-        """After a connection that was never made: let a *name* mean the other family.
+    def _try_another(self, host: str, connection: _Connection) -> None:
+        """After a connection that was never made: let a *name* mean its other address.
 
-        ZMQ takes one address of a name and no second one. ``localhost`` is both ::1 and
-        127.0.0.1 on most hosts, and producers bind one of them.
+        ``localhost`` is both ::1 and 127.0.0.1 on most hosts, and producers bind one.
         """
-        if connection.give_up_at is None or _is_address(host):
+        if connection.give_up_at is None or is_address(host):
             return
-        while len(self._ipv6_names) >= _MAX_NAMES:
-            del self._ipv6_names[next(iter(self._ipv6_names))]
-        self._ipv6_names[host] = not connection.ipv6
+        while host not in self._avoid and len(self._avoid) >= _MAX_NAMES:
+            del self._avoid[next(iter(self._avoid))]
+        if self._avoid.get(host) == connection.address:
+            del self._avoid[host]
+        else:
+            self._avoid[host] = connection.address
 
     def next_deadline(self) -> float | None:
         """When a connection that is being made counts as lost."""
-        return min(
-            (c.give_up_at for c in self._connections.values() if c.give_up_at is not None),
-            default=None,
-        )
+        making = [c.give_up_at for c in self._connections.values() if c.give_up_at is not None]
+        making += [waiting.give_up_at for waiting in self._waiting.values()]
+        return min(making, default=None)
 
     def close(self, peer: PeerKey) -> None:
         """Drop the connection to a peer, if there is one."""
+        self._waiting.pop(peer, None)
         connection = self._connections.pop(peer, None)
         if connection is not None:
             connection.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The publishing side: one PUB socket, and one ROUTER that sends again. Pump thread only.
+"""The publishing side: one PUB socket, and one ROUTER that sends again. One thread only.
 
 Nothing here waits for a subscriber. One that does not read loses messages, sees it by
 their numbers, and may ask for them.
@@ -8,7 +8,6 @@ their numbers, and may ask for them.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,12 +24,13 @@ from ec_connector.events.codec import (
     pack_number,
     unpack_number,
 )
-from ec_connector.events.log import MAX_BATCH, EventLog, as_events
+from ec_connector.events.log import MAX_BATCH, Told, as_events
 from ec_connector.network.control import BindError
 from ec_protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from ec_connector.config.settings import EventSettings
+    from ec_connector.processes.spec import EventsSpec
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +40,18 @@ MAX_KEPT_BYTES: Final = 64 << 20
 MAX_REPLAYS: Final = 64
 #: Old messages that go out between two looks at the other sockets.
 _BURST: Final = 64
-#: A request to send again is a number.
+#: A request to send again is a number, a subscription a topic.
 _MAX_REQUEST_BYTES: Final = 1024
 #: How long the last message may keep a process that ends.
 _LINGER_MS: Final = 200
 
 
 class EventPublisher:
-    """Sends what the log holds.
+    """Sends what it is told.
 
     Args:
-        context: The pump's ZMQ context.
+        context: The process's ZMQ context.
         settings: Endpoints, topic and bounds.
-        log: Where events come from.
-        lock: The log's, which is the tier's.
         engine_id: Names the server.
         incarnation: This start of it.
         address: Where consumers read from it, if they can.
@@ -68,9 +66,7 @@ class EventPublisher:
     def __init__(
         self,
         context: zmq.Context[Any],
-        settings: EventSettings,
-        log: EventLog,
-        lock: threading.Lock,
+        settings: EventSettings | EventsSpec,
         *,
         engine_id: str,
         incarnation: str,
@@ -79,8 +75,8 @@ class EventPublisher:
         stats: PumpStats,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._log = log
-        self._lock = lock
+        self._limit = settings.queue
+        self._waiting: list[Told | int] = []
         self._topic = settings.topic.encode()
         self._who = {
             "engine_id": engine_id,
@@ -120,6 +116,19 @@ class EventPublisher:
         """What to poll for input."""
         return [self._replay] if self._replay is not None else []
 
+    def add(self, events: list[Told], missing: int = 0) -> None:
+        """Take what is to be published; too much of it is dropped, and that is said.
+
+        Args:
+            events: What has become of encodings, in order.
+            missing: So many more followed and did not come.
+        """
+        room = max(0, self._limit - len(self._waiting))
+        self._waiting += events[:room]
+        missing += len(events[room:])
+        if missing:
+            self._waiting.append(missing)
+
     def turn(self, now: float) -> bool:
         """Send what there is.
 
@@ -127,9 +136,8 @@ class EventPublisher:
             Whether something was sent, or more is to be sent at once.
         """
         worked = False
-        if self._log.pending:
-            with self._lock:
-                taken = self._log.take()
+        if self._waiting:
+            taken, self._waiting = self._waiting, []
             for first in range(0, len(taken), MAX_BATCH):
                 self._send(as_events(taken[first : first + MAX_BATCH]))
             self._speak_at = now + self._interval
@@ -147,8 +155,7 @@ class EventPublisher:
     def close(self) -> None:
         """Say goodbye and close. May be called twice."""
         if not self._publish.closed:
-            with self._lock:
-                taken = self._log.close()
+            taken, self._waiting = self._waiting, []
             self._send([*as_events(taken), Event(event="stopped")])
             self._publish.close(_LINGER_MS)
         if self._replay is not None:
@@ -239,8 +246,8 @@ def _bound(
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, high_water)
     socket.setsockopt(zmq.IPV6, int("[" in endpoint))
-    if kind == zmq.ROUTER:
-        socket.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
+    # Of subscriptions too: a longer frame ends its connection before it is in memory.
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
     try:
         socket.bind(endpoint)
     except (zmq.ZMQError, OSError) as exc:

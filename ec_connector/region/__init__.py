@@ -4,6 +4,7 @@
 * ``shared``: ``SharedRegion``, what everybody else uses.
 * ``opening``: create, join, reap or wait.
 * ``file``, ``header``: the file, its locks and its trailer.
+* ``marks``: who of a start has which file open, when the name cannot tell any more.
 * ``memory``, ``numa``: room for it, and its pages.
 * ``guard``: the tiny process that cleans up after a SIGKILL of all others.
 * ``errors``: what can go wrong.

@@ -48,5 +48,13 @@ class RegionMissingError(RegionError):
     """Nobody created the region in time."""
 
 
+class RegionLostError(RegionMissingError):
+    """The region's name is gone while processes of the same start still use its file."""
+
+
+class RegionIdentityError(RegionError):
+    """A step is about another region's file than the one that this worker has open."""
+
+
 class RegionClosedError(RegionError):
     """The region was used after ``close``."""

@@ -53,7 +53,7 @@ _TEMPORARY: Final = re.compile(r"\.vllm_ec_[A-Za-z0-9._-]+\.mmap\.[0-9a-f]{32}\.
 _NO_HOLDERS: Final = REGION.mask("no_holders")
 _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
-_FLOCK: Final = struct.Struct("@hhqqi4x")
+FLOCK: Final = struct.Struct("@hhqqi4x")
 # Not every file system can make a file without a name (and linking one needs /proc).
 _NO_TMPFILE: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS)
 
@@ -271,7 +271,7 @@ def unlink_own(fd: int, directory: Directory, name: str) -> bool:
     Returns:
         Whether this call removed it.
     """
-    lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    lock = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
     except OSError as exc:
@@ -284,7 +284,7 @@ def unlink_own(fd: int, directory: Directory, name: str) -> bool:
         os.unlink(name, dir_fd=directory.fd)
         return True
     finally:
-        unlock = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+        unlock = FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, unlock)
 
 

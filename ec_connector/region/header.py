@@ -14,9 +14,10 @@ word at the very end changes later.
     40      4      dp_rank
     44      4      pid of the creator (for messages only)
     48      16     nonce: one start of one instance
-    64      36     boot id (for messages only)
-    100     2      length of the instance id
-    102     128    instance id, ASCII
+    64      16     identity: drawn at random for this file alone
+    80      36     boot id (for messages only)
+    116     2      length of the instance id
+    118     128    instance id, ASCII
     4092    4      state word: 1 live, 2 draining
 
 Integers are little-endian.
@@ -35,16 +36,17 @@ from typing import Final
 from ec_connector.region.errors import RegionArgumentError
 
 MAGIC: Final = b"\x89vllm-ec-region\n"
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 TRAILER_BYTES: Final = 4096
 NONCE_BYTES: Final = 16
+IDENTITY_BYTES: Final = 16
 MAX_ID_LENGTH: Final = 128
 
 STATE_LIVE: Final = 1
 STATE_DRAINING: Final = 2
 
 _FIXED: Final = struct.Struct("<16sII")
-_FIELDS: Final = struct.Struct("<QQII16s36sH128s")
+_FIELDS: Final = struct.Struct("<QQII16s16s36sH128s")
 _STATE: Final = struct.Struct("<I")
 _STATE_AT: Final = TRAILER_BYTES - _STATE.size
 
@@ -85,6 +87,8 @@ class RegionHeader:
         num_blocks: Blocks of the region.
         block_size_bytes: Bytes of a block.
         nonce: ``NONCE_BYTES`` bytes that tell two starts of one id apart.
+        identity: ``IDENTITY_BYTES`` bytes that tell two files apart, also those of one
+            start (EC-10.7).
         creator_pid: Process that made the file, in its own pid namespace.
         boot_id: Boot of the kernel under which it was made.
     """
@@ -94,6 +98,7 @@ class RegionHeader:
     num_blocks: int
     block_size_bytes: int
     nonce: bytes
+    identity: bytes
     creator_pid: int
     boot_id: str
 
@@ -129,6 +134,7 @@ class RegionHeader:
             self.dp_rank,
             self.creator_pid,
             self.nonce,
+            self.identity,
             self.boot_id.encode("ascii"),
             len(ascii_id),
             ascii_id,
@@ -174,8 +180,8 @@ def identify(fd: int) -> RegionHeader | OtherLayout | Foreign:
         return OtherLayout(version)
     if crc != zlib.crc32(page[_FIXED.size : _STATE_AT]):
         return Foreign("a file whose region trailer is damaged")
-    (block_size, num_blocks, dp_rank, pid, nonce, boot_id, id_length, raw_id) = _FIELDS.unpack_from(
-        page, _FIXED.size
+    (block_size, num_blocks, dp_rank, pid, nonce, identity, boot_id, id_length, raw_id) = (
+        _FIELDS.unpack_from(page, _FIXED.size)
     )
     header = RegionHeader(
         instance_id=raw_id[:id_length].decode("ascii", "replace"),
@@ -183,6 +189,7 @@ def identify(fd: int) -> RegionHeader | OtherLayout | Foreign:
         num_blocks=num_blocks,
         block_size_bytes=block_size,
         nonce=nonce,
+        identity=identity,
         creator_pid=pid,
         boot_id=boot_id.decode("ascii", "replace"),
     )

@@ -4,11 +4,15 @@
 Every turn of the loop starts from what lies at the path *now*, since any other
 process may have changed it meanwhile:
 
-* nothing: create it, if this process may and it is its turn;
+* nothing: create it, if this process may, it is its turn, and nobody of its start has a
+  file already;
 * an orphan (its exclusive lock can be had): reap it;
-* a live region that is ours: take the shared lock, look again, join;
+* a live region that is ours: take the shared lock, set the mark, look again, join;
 * a live region that is not ours, or is shutting down: wait until time is up;
 * something foreign: an error at once.
+
+A creator sets its mark and looks again like a joiner: its file may have lost the name
+since, and another one of the same start may have it.
 """
 
 from __future__ import annotations
@@ -20,7 +24,12 @@ import time
 from typing import Final
 
 from ec_connector.region import file as region_file
-from ec_connector.region.errors import RegionBusyError, RegionError, RegionMissingError
+from ec_connector.region.errors import (
+    RegionBusyError,
+    RegionError,
+    RegionLostError,
+    RegionMissingError,
+)
 from ec_connector.region.file import Directory, Reaped, reap_orphans
 from ec_connector.region.header import (
     STATE_LIVE,
@@ -30,6 +39,7 @@ from ec_connector.region.header import (
     identify,
     read_state,
 )
+from ec_connector.region.marks import Marks
 from ec_connector.region.memory import check_space
 
 # A creator that is alive and allocating gets this much longer per byte.
@@ -75,16 +85,24 @@ class Opening:
         self.create = create
         self.same_start = same_start
         self.guarded = guarded
+        self.marks = Marks(folder, name)
         # What stands in the way, for the message when time is up.
-        self.obstacle = RegionError(self.path, "it changes faster than it can be opened")
+        self.obstacle = self._unsteady()
 
     def run(self, timeout_s: float) -> tuple[int, RegionHeader, Reaped | None]:
         """Create or join, until it works or time is up.
 
         Returns:
-            The locked descriptor, which the caller owns; the header in the file; and
-            what the sweep removed, or None if this process joined.
+            The locked descriptor, which the caller owns as it does ``marks`` then; the
+            header in the file; and what the sweep removed, or None if this process joined.
         """
+        try:
+            return self._run(timeout_s)
+        except BaseException:
+            self.marks.close()
+            raise
+
+    def _run(self, timeout_s: float) -> tuple[int, RegionHeader, Reaped | None]:
         began = time.monotonic()
         deadline = began + timeout_s
         pause = _MIN_POLL_S
@@ -120,12 +138,53 @@ class Opening:
             # Somebody may have finished between our look and our turn.
             if self.folder.has(self.name):
                 return None
+            # Whoever has a mark has had the name: it is gone, or has come this moment.
+            if self.marks.any_of_start(self.wanted.nonce) and not self.folder.has(self.name):
+                self.obstacle = self._lost()
+                return None
             reaped = reap_orphans(self.folder.path)
             check_space(self.path, self.folder.path, self.wanted.file_bytes, _SPACE_GRACE_S)
             file = region_file.new_file(self.folder, self.name)
             if not region_file.build(file, self.folder, self.name, self.wanted, self.guarded):
                 return None
-            return file.fd, self.wanted, reaped
+            try:
+                if self._settle(file.fd, self.wanted):
+                    return file.fd, self.wanted, reaped
+            except BaseException:
+                os.close(file.fd)
+                raise
+            os.close(file.fd)
+            # Unless somebody has joined it, what we made goes with us.
+            reap_orphans(self.folder.path)
+            return None
+
+    def _settle(self, fd: int, header: RegionHeader) -> bool:
+        """Set the mark of a file that is ours, and look whether it still is the one.
+
+        Before that the last user may have gone and the name with it, the instance may have
+        begun to shut down, or another file of this start may be in use without a name.
+        """
+        self.marks.set(header)
+        if not self.folder.names(self.name, fd) or read_state(fd, header) != STATE_LIVE:
+            self.obstacle = self._unsteady()
+        elif self.marks.any_of_other_file(header):
+            self.obstacle = self._lost()
+        else:
+            return True
+        self.marks.clear()
+        return False
+
+    def _unsteady(self) -> RegionError:
+        return RegionError(self.path, "it changes faster than it can be opened")
+
+    def _lost(self) -> RegionLostError:
+        return RegionLostError(
+            self.path,
+            "its name is gone while other processes of this start still use the file, and a new "
+            "file would be empty where they believe encodings to be. Stop all processes of the "
+            "instance and start it again; if nothing of it was shut down, find out what removes "
+            f"files from {self.folder.path}",
+        )
 
     def _join(self) -> tuple[int, RegionHeader] | str:
         """Try once to join the file at the path.
@@ -171,13 +230,9 @@ class Opening:
         if not region_file.try_lock(fd, fcntl.LOCK_SH):
             self.obstacle = RegionBusyError(self.path, "it is being removed without end")
             return "busy"
-        # Between the opening and the lock the last user may have gone and the
-        # name with it, or the instance may have begun to shut down.
-        if not self.folder.names(self.name, fd):
-            return "again"
-        if isinstance(found, RegionHeader) and read_state(fd, found) == STATE_LIVE:
+        if isinstance(found, RegionHeader) and self._settle(fd, found):
             return found
-        return "again"
+        return "busy" if isinstance(self.obstacle, RegionLostError) else "again"
 
     def _mismatch(self, fd: int, found: RegionHeader | OtherLayout) -> str | None:
         """Why the live region at the path is not the one wanted; None if it is."""

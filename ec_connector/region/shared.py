@@ -21,8 +21,12 @@ our blocks, so:
 With neither, a process joins any live file of its id and geometry. That is right
 when ids are unique per start (vLLM draws them at random unless told).
 
-A process that forks passes its mapping and its lock on: the file counts as used
-until the child has exited as well.
+The region of one start is one file. If its name goes while processes of the start have
+it open (one of them was shut down, say), whoever comes with their ``nonce`` gets a
+``RegionLostError`` and no new file; ``identity`` tells two files apart (``marks``).
+
+A process that forks passes its mapping, its lock and its mark on: the file counts as
+used until the child has exited as well.
 """
 
 from __future__ import annotations
@@ -43,12 +47,14 @@ from ec_connector.region.errors import (
 )
 from ec_connector.region.file import Directory, Reaped, reap_orphans
 from ec_connector.region.header import (
+    IDENTITY_BYTES,
     NONCE_BYTES,
     RegionHeader,
     boot_id,
     region_name,
     write_draining,
 )
+from ec_connector.region.marks import Marks
 from ec_connector.region.memory import Populated, populate
 from ec_connector.region.opening import Opening
 from ec_protocol.tables.dispatch import REGION
@@ -75,7 +81,13 @@ class SharedRegion:
     """
 
     def __init__(
-        self, directory: str, name: str, fd: int, header: RegionHeader, reaped: Reaped | None
+        self,
+        directory: str,
+        name: str,
+        fd: int,
+        header: RegionHeader,
+        reaped: Reaped | None,
+        marks: Marks,
     ) -> None:
         self.path: Final = os.path.join(os.path.abspath(directory), name)
         self.header: Final = header
@@ -84,6 +96,7 @@ class SharedRegion:
         self.populated: Populated | None = None
         self._directory: Final = directory
         self._name: Final = name
+        self._marks: Final = marks
         # Whoever made it, a file that can be seen has been published.
         self._state = REGION.fire(REGION.initial, "publish").state
         self._pid: Final = os.getpid()
@@ -98,6 +111,7 @@ class SharedRegion:
             self._map: mmap.mmap | None = mmap.mmap(fd, header.file_bytes)
         except BaseException:
             self._file.close()
+            marks.close()
             raise
         self._blocks: memoryview | None = memoryview(self._map)[: header.data_bytes]
         self._address: Final = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -141,6 +155,7 @@ class SharedRegion:
             RegionForeignError: The path is taken by something that is not ours.
             RegionBusyError: The path is taken by a live region that is not ours.
             RegionMissingError: ``create=False`` and nobody created it.
+            RegionLostError: Its name is gone while processes of this start use it.
             RegionError: Faulting the pages in failed.
         """
         name = region_name(instance_id, dp_rank)
@@ -165,13 +180,14 @@ class SharedRegion:
             num_blocks=num_blocks,
             block_size_bytes=block_size_bytes,
             nonce=nonce or secrets.token_bytes(NONCE_BYTES),
+            identity=secrets.token_bytes(IDENTITY_BYTES),
             creator_pid=os.getpid(),
             boot_id=boot_id(),
         )
         with Directory(directory) as folder:
             opening = Opening(folder, name, wanted, create, nonce is not None, guard)
             fd, header, reaped = opening.run(timeout_s)
-        region = cls(directory, name, fd, header, reaped)
+        region = cls(directory, name, fd, header, reaped, opening.marks)
         if prefault:
             region._prefault(prefault_threads)
         return region
@@ -198,6 +214,21 @@ class SharedRegion:
     def block_size_bytes(self) -> int:
         """Bytes of a block."""
         return self.header.block_size_bytes
+
+    @property
+    def identity(self) -> bytes:
+        """16 bytes that no other file has, whatever start it belongs to (EC-10.7)."""
+        return self.header.identity
+
+    def fileno(self) -> int:
+        """The file's descriptor; block 0 is its first byte. For who is handed the region.
+
+        Raises:
+            RegionClosedError: ``close`` was called.
+        """
+        if self._closed:
+            raise self._closed_error()
+        return self._file.fileno()
 
     @property
     def nbytes(self) -> int:
@@ -296,6 +327,7 @@ class SharedRegion:
         # Whatever was handed out refers to the map; the last reference unmaps.
         self._tensor = self._blocks = self._map = None
         self._file.close()
+        self._marks.close()
 
     def __enter__(self) -> SharedRegion:
         return self

@@ -54,7 +54,6 @@ class _SchedulerHalf:
                 items=self.items,
                 world_size=setup.load_ranks,
                 engine_id=setup.engine_id,
-                on_failure=_pump_failed,
             )
         except BaseException:
             self.region.close(unlink=True)
@@ -276,7 +275,3 @@ def _rank_among_loaders() -> tuple[int, int]:
         int(pcp.rank_in_group * tp.world_size + tp.rank_in_group),
         int(pcp.world_size * tp.world_size),
     )
-
-
-def _pump_failed(error: BaseException) -> None:
-    logger.error("peer-to-peer reads are off from here on, the local tier goes on: %s", error)

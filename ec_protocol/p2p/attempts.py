@@ -26,6 +26,7 @@ from typing import Final
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.attempt import Attempt, Proof
+from ec_protocol.p2p.blocks import Blocks
 from ec_protocol.p2p.commands import (
     AbandonRead,
     Command,
@@ -38,7 +39,6 @@ from ec_protocol.p2p.peers import Peer, PeerTable
 from ec_protocol.p2p.wire import XferAck
 from ec_protocol.tables.dispatch import READ
 from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
 
 #: Attempts that may be unsettled at once; beyond it requests encode locally.
@@ -66,9 +66,7 @@ class Attempts:
         LocalProtocolError: ``session`` is none.
     """
 
-    def __init__(
-        self, tier: EncodingTier, *, timing: Timing, compat_hash: str, session: str
-    ) -> None:
+    def __init__(self, tier: Blocks, *, timing: Timing, compat_hash: str, session: str) -> None:
         if not session or ":" in session or len(session) > 64:
             raise LocalProtocolError(f"session={session!r}: 1 to 64 characters, no colon")
         self.tier = tier

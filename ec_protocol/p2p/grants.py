@@ -8,7 +8,7 @@ share of the region only, so a peer that asks for everything and completes
 nothing cannot pin the tier solid. An encoding that is larger than a bound can be
 read nevertheless, one grant at a time (EC-5.10).
 
-Pump thread, under the tier's lock. Never raises because of what a peer sent.
+One thread at a time. Never raises because of what a peer sent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Final
 
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
+from ec_protocol.p2p.shelf import Found, Shelf
 from ec_protocol.p2p.wire import XferAck, XferReq, XferStatus
 from ec_protocol.tables.dispatch import GRANT, Dispatcher
 from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.entry import Entry
 
 _NAMED: Final = GRANT.mask("names_this_attempt")
 #: Grants that may be outstanding, however small what they pin: each is state, and is looked
@@ -44,7 +43,7 @@ class Grant:
         grant_id: Unique in the table for ever.
         key: The completion notice that ends it.
         identity: Control-plane identity of the peer, for its quota.
-        entry: What is pinned.
+        entry: What is kept for it.
         expires_at: End of the lease.
         attempt_id: The attempt, or None for a peer that does not name attempts.
         state: State of the grant lifecycle.
@@ -55,7 +54,7 @@ class Grant:
     grant_id: int
     key: bytes
     identity: bytes
-    entry: Entry
+    entry: Found
     expires_at: float
     attempt_id: int | None
     state: str = GRANT.initial
@@ -74,6 +73,7 @@ class Grant:
             "notice": self.key.decode("utf-8", "backslashreplace"),
             "identity": self.identity.hex(),
             "expires_at": self.expires_at,
+            "extents": self.entry.extents,
         }
 
 
@@ -81,7 +81,7 @@ class ProducerGrants:
     """Every outstanding grant of one region.
 
     Args:
-        tier: The region's tier.
+        shelf: Where the entries are.
         timing: ``lease_s`` is used.
         compat_hash: ``wire.compatibility_hash`` of this process.
         incarnation: This process's own number; another one after every restart.
@@ -97,7 +97,7 @@ class ProducerGrants:
 
     def __init__(
         self,
-        tier: EncodingTier,
+        shelf: Shelf,
         *,
         timing: Timing,
         compat_hash: str,
@@ -107,17 +107,18 @@ class ProducerGrants:
         peer_quota: float = 0.5,
         grant_quota: float = 0.9,
     ) -> None:
-        self.tier = tier
+        self.shelf = shelf
+        self._recorder = shelf.recorder
         self.timing = timing
         self.compat_hash = compat_hash
         self.incarnation = incarnation
         self.base_addr = base_addr
         self.agent_metadata = agent_metadata
-        self.quota_blocks = int(tier.num_blocks * peer_quota)
-        self.grant_quota_blocks = int(tier.num_blocks * grant_quota)
+        self.quota_blocks = int(shelf.num_blocks * peer_quota)
+        self.grant_quota_blocks = int(shelf.num_blocks * grant_quota)
         self.granted_blocks = 0
         self._large_again_at = float("-inf")
-        self._granted: Counter[Entry] = Counter()
+        self._granted: Counter[int] = Counter()  # by entry id
         self.counters: Counter[str] = Counter()
         self._grants: dict[int, Grant] = {}
         self._by_key: dict[bytes, list[Grant]] = {}
@@ -125,7 +126,7 @@ class ProducerGrants:
         self._peer_blocks: Counter[bytes] = Counter()
         self._ids = itertools.count(1)
         self._old_descriptor = b""
-        tier.recorder.facts(
+        self._recorder.facts(
             "grants",
             incarnation=incarnation,
             lease_s=timing.lease_s,
@@ -164,14 +165,16 @@ class ProducerGrants:
             same_key = self._by_key.get(key, ())
             known = next((g for g in same_key if g.attempt_id == req.attempt_id), None)
         judged = self._judge(identity, req, now, again=known is not None)
-        if isinstance(judged, Entry):
+        if not isinstance(judged, XferStatus):
             if known is not None:
                 # The same request again: same pin, and only what is left of its lease.
                 self.counters["duplicate_requests"] += 1
                 return self._ok(req, known.entry, max(0.0, known.expires_at - now))
-            self._grant(identity, key, req, judged, now)
-            self.counters["grants"] += 1
-            return self._ok(req, judged, self.timing.lease_s)
+            if self._grant(identity, key, req, judged, now):
+                self.counters["grants"] += 1
+                return self._ok(req, judged, self.timing.lease_s)
+            self.counters["gone_meanwhile"] += 1
+            judged = XferStatus.NACK_NOT_READY
         self.counters[judged.name.lower()] += 1
         return XferAck(
             mm_hash=req.mm_hash,
@@ -183,7 +186,7 @@ class ProducerGrants:
 
     def _judge(
         self, identity: bytes, req: XferReq, now: float, *, again: bool
-    ) -> Entry | XferStatus:
+    ) -> Found | XferStatus:
         """What the request may have: the entry, or a refusal."""
         if req.connector_version not in (0, *wire.VERSIONS):
             return XferStatus.NACK_VERSION
@@ -194,7 +197,7 @@ class ProducerGrants:
             # two different attempts could have the same notice.
             self.counters["bad_session_ids"] += 1
             return XferStatus.NACK_INTERNAL
-        entry = self.tier.get(req.mm_hash)
+        entry = self.shelf.find(req.mm_hash)
         if entry is None:
             return XferStatus.NACK_MISSING
         if not entry.servable or not self.agent_metadata:
@@ -218,20 +221,23 @@ class ProducerGrants:
             return XferStatus.NACK_NOT_READY
         return entry
 
-    def _all_may_pin(self, entry: Entry, now: float) -> bool:
+    def _all_may_pin(self, entry: Found, now: float) -> bool:
         """Whether the bound of all grants together allows one more on this entry."""
         if entry.num_blocks > self.grant_quota_blocks:
             # Readers that took turns would otherwise pin the region for ever.
             return not self._grants and now >= self._large_again_at
-        more = 0 if entry in self._granted else entry.num_blocks
-        return self.granted_blocks + more <= self.grant_quota_blocks
+        more = 0 if entry.entry_id in self._granted else entry.num_blocks
+        kept = self.granted_blocks + self.shelf.inherited_blocks(now)
+        return kept + more <= self.grant_quota_blocks
 
-    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Entry, now: float) -> None:
-        """Action ``Grant``."""
+    def _grant(self, identity: bytes, key: bytes, req: XferReq, entry: Found, now: float) -> bool:
+        """Action ``Grant``; False when the entry is not to be had any more."""
         grant = Grant(
             next(self._ids), key, identity, entry, now + self.timing.lease_s, req.attempt_id
         )
-        self.tier.pin(entry, ("grant", grant.grant_id))
+        # Kept before anybody is told, whatever becomes of this process (EC-14.2).
+        if not self.shelf.keep(entry, grant.grant_id, grant.expires_at):
+            return False
         self._grants[grant.grant_id] = grant
         same_key = self._by_key.setdefault(key, [])
         same_key.append(grant)
@@ -239,12 +245,13 @@ class ProducerGrants:
             # For as long as one of them is open; the end of the last one prolongs it.
             self._ambiguous[key] = now
         self._peer_blocks[identity] += entry.num_blocks
-        if entry not in self._granted:
+        if entry.entry_id not in self._granted:
             self.granted_blocks += entry.num_blocks
-        self._granted[entry] += 1
+        self._granted[entry.entry_id] += 1
         self._record(grant, "Grant", now)
+        return True
 
-    def _ok(self, req: XferReq, entry: Entry, lease_s: float) -> XferAck:
+    def _ok(self, req: XferReq, entry: Found, lease_s: float) -> XferAck:
         if req.attempt_id is not None:
             return XferAck(
                 mm_hash=req.mm_hash,
@@ -255,7 +262,7 @@ class ProducerGrants:
                 lease_s=lease_s,
                 incarnation=self.incarnation,
                 base_addr=self.base_addr,
-                block_size=self.tier.block_size_bytes,
+                block_size=self.shelf.block_size_bytes,
                 extents=list(entry.extents),
                 nbytes=entry.nbytes,
             )
@@ -279,7 +286,7 @@ class ProducerGrants:
         """
         if not self._old_descriptor:
             self._old_descriptor = wire.mem_descriptor(
-                self.base_addr, self.tier.num_blocks, self.tier.block_size_bytes
+                self.base_addr, self.shelf.num_blocks, self.shelf.block_size_bytes
             )
 
     # -------------------------------------------------------------- ends of grants
@@ -302,6 +309,7 @@ class ProducerGrants:
             return
         self.counters["completed"] += 1
         self._record(grant, "Complete", now)
+        self.shelf.show()
 
     def tick(self, now: float) -> None:
         """End the leases that are over."""
@@ -326,27 +334,28 @@ class ProducerGrants:
         if grant.attempt_id is None:
             self._ambiguous[grant.key] = now + _AMBIGUOUS_LEASES * self.timing.lease_s
         self._record(grant, "Expire", now, why=why)
+        self.shelf.show()
 
     def _end(self, grant: Grant, event: str, guards: int, now: float) -> None:
-        self.tier.recorder.move(grant, event, guards)
+        self._recorder.move(grant, event, guards)
         del self._grants[grant.grant_id]
         same_key = self._by_key[grant.key]
         same_key.remove(grant)
         if not same_key:
             del self._by_key[grant.key]
-        self._granted[grant.entry] -= 1
-        if not self._granted[grant.entry]:
-            del self._granted[grant.entry]
+        self._granted[grant.entry.entry_id] -= 1
+        if not self._granted[grant.entry.entry_id]:
+            del self._granted[grant.entry.entry_id]
             self.granted_blocks -= grant.entry.num_blocks
         self._peer_blocks[grant.identity] -= grant.entry.num_blocks
         if not self._peer_blocks[grant.identity]:
             del self._peer_blocks[grant.identity]
         if grant.entry.num_blocks > self.grant_quota_blocks:
             self._large_again_at = now + self.timing.lease_s
-        self.tier.unpin(grant.entry, ("grant", grant.grant_id))
+        self.shelf.let_go(grant.entry, grant.grant_id, now)
 
     def _record(self, grant: Grant, action: str, now: float, **args: Any) -> None:
-        self.tier.recorder.action(
+        self._recorder.action(
             action,
             grant,
             grant=grant.grant_id,

@@ -19,7 +19,17 @@ from typing import Any, Final, Literal
 from ec_protocol.errors import SpecError
 from ec_protocol.tables.files import spec_path
 
-LIFECYCLE_NAMES: Final = ("entry", "read", "grant", "copy", "peer", "region")
+LIFECYCLE_NAMES: Final = (
+    "entry",
+    "read",
+    "grant",
+    "copy",
+    "peer",
+    "offer",
+    "loan",
+    "process",
+    "region",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,7 @@ def _document() -> dict[str, Any]:
 
 @cache
 def load_lifecycles() -> Mapping[str, Lifecycle]:
-    """The six lifecycles, by name."""
+    """Every lifecycle, by name."""
     document = _document()
     return {name: parse_lifecycle(name, document[name]) for name in LIFECYCLE_NAMES}
 

@@ -111,6 +111,9 @@ class Timing:
     heartbeat_interval_s: float = timer_specs()["heartbeat_interval_s"].default
     heartbeat_timeout_s: float = timer_specs()["heartbeat_timeout_s"].default
     heartbeat_ttl_s: float = timer_specs()["heartbeat_ttl_s"].default
+    start_s: float = timer_specs()["start_s"].default
+    stall_s: float = timer_specs()["stall_s"].default
+    drain_s: float = timer_specs()["drain_s"].default
 
     def __post_init__(self) -> None:
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -20,6 +20,7 @@ from ec_protocol.errors import LocalProtocolError
 from ec_protocol.tables.dispatch import ENTRY
 from ec_protocol.tier.entry import Entry, Holder, Writer
 from ec_protocol.tier.extents import ExtentAllocator, Extents
+from ec_protocol.tier.gate import Gate
 from ec_protocol.trace import Recorder, Trace
 
 #: An entry in more pieces than this is made only when nothing is left to evict.
@@ -46,6 +47,8 @@ class EncodingTier:
     Attributes:
         recorder: Moves and records whatever the process has a lifecycle for.
         listener: Told of every event, under the lock; must neither raise nor take long.
+        gate: Asked before an entry is evicted, where others may use its memory; None
+            where nobody does.
 
     Invariants (checked by ``check``): ``NoOverlap``, ``Conserved``,
     ``PinSafety``.
@@ -70,6 +73,7 @@ class EncodingTier:
         self.retired_blocks = 0
         self.evictions = 0
         self.listener: Callable[[TierEvent, Entry], None] | None = None
+        self.gate: Gate | None = None
         self._space = ExtentAllocator(num_blocks)
         self._live: dict[str, Entry] = {}
         self._quarantined: dict[int, Entry] = {}
@@ -138,6 +142,8 @@ class EncodingTier:
         entry = Entry(next(self._ids), mm_hash, extents, count, nbytes, shape)
         self._live[mm_hash] = entry
         self.recorder.action("Alloc", entry, self, mm_hash=mm_hash, blocks=count)
+        if self.gate is not None:
+            self.gate.changed(entry)
         return entry
 
     def cancel(self, entry: Entry) -> None:
@@ -190,7 +196,7 @@ class EncodingTier:
             Number of blocks that came back.
 
         Raises:
-            LocalProtocolError: No retired blocks are kept under that entry id.
+            LocalProtocolError: There are no such blocks.
         """
         entry = self._retired.pop(entry_id, None)
         if entry is None:
@@ -296,23 +302,73 @@ class EncodingTier:
         if count > space.free_blocks + self._evictable_blocks:
             return None
         extents = space.alloc(count, self.preferred_extents)
+        if extents is None and self.gate is not None:
+            return self._make_room_by_leave(count, self.gate)
         extra = self.extra_evictions
         while extents is None:
             if space.free_blocks >= count:
                 if extra == 0 or not self._evictable_blocks:
                     return space.alloc(count)
                 extra -= 1
-            self._evict_oldest()
+            self._evict(self._oldest())
             extents = space.alloc(count, self.preferred_extents)
         return extents
 
-    def _evict_oldest(self) -> None:
-        """Action ``Evict`` on the entry that landed first among the ready ones."""
+    def _make_room_by_leave(self, count: int, gate: Gate) -> Extents | None:
+        """As ``_make_room``, where others may be reading some of the ready entries.
+
+        All that is needed is had before any of it goes (EC-2.6).
+        """
+        space = self._space
+        kept: list[Entry] = []
+        victims: list[Entry] = []
+        there = space.free_blocks
+        extra = self.extra_evictions
+        evictable = self._evictable_blocks
+
+        def take() -> bool:
+            nonlocal there, evictable
+            while evictable > 0:
+                entry = self._oldest()
+                evictable -= entry.num_blocks
+                if gate.may_evict(entry):
+                    victims.append(entry)
+                    there += entry.num_blocks
+                    return True
+                kept.append(entry)
+            return False
+
+        enough = True
+        while there < count and enough:
+            enough = take()
+        if not enough:
+            # What others may not have any more is offered to them again.
+            for entry in victims:
+                gate.changed(entry)
+            kept += victims
+        extents = None
+        while enough and extents is None:
+            for entry in victims:
+                self._evict(entry)
+            victims.clear()
+            extents = space.alloc(count, self.preferred_extents)
+            if extents is None and (extra == 0 or not take()):
+                extents = space.alloc(count)
+            extra -= 1
+        for entry in kept:
+            self._queue_up(entry)
+        return extents
+
+    def _oldest(self) -> Entry:
+        """Take the entry out of the order that landed first among the ready ones."""
         while True:
             _, _, entry = heapq.heappop(self._queue)
             entry.queued = False
             if entry.state == "ready":
-                break
+                return entry
+
+    def _evict(self, entry: Entry) -> None:
+        """Action ``Evict``."""
         self.recorder.move(entry, "evict")
         self._evictable_blocks -= entry.num_blocks
         self._release(entry, self._live)
@@ -322,6 +378,9 @@ class EncodingTier:
 
     def _enqueue(self, entry: Entry) -> None:
         self._evictable_blocks += entry.num_blocks
+        self._queue_up(entry)
+
+    def _queue_up(self, entry: Entry) -> None:
         if not entry.queued:
             entry.queued = True
             heapq.heappush(self._queue, (entry.order, entry.entry_id, entry))
@@ -334,6 +393,8 @@ class EncodingTier:
     def _tell(self, event: TierEvent, entry: Entry) -> None:
         if self.listener is not None:
             self.listener(event, entry)
+        if self.gate is not None:
+            self.gate.changed(entry)
 
     def _check_writer(self, entry: Entry, writer: Writer, event: str) -> None:
         if entry.writer != writer:

@@ -12,8 +12,9 @@ from ec_protocol.tier.extents import Extents
 HolderKind = Literal["load", "grant", "hold", "step"]
 #: Who depends on the bytes: the kind and a number unique within the kind.
 Holder = tuple[HolderKind, int]
-#: Who may be writing the blocks: ("save", copy id) or ("read", attempt id).
-Writer = tuple[Literal["save", "read"], int]
+#: Who may be writing the blocks: ("save", copy id), ("read", attempt id) or
+#: ("loan", loan id).
+Writer = tuple[Literal["save", "read", "loan"], int]
 
 
 @dataclass(slots=True, eq=False)

@@ -31,6 +31,8 @@ returned with the operation, in order, as a list of objects (``drain``)::
                                     a READ is posted: the kit moves the bytes from now on
     {"kind": "abandon", "read": ID}                    it is not waited for any more
     {"kind": "release", "read": ID}                    its handle is given up
+    {"kind": "gone",    "read": ID}                    its process has ended: nothing more
+                                    is written; see ``kill``
     {"kind": "notify",  "agent": hex, "notice": hex}   a notice without a READ
     {"kind": "event",   "frames": [topic, number, map]}    a published message, hex
 
@@ -97,7 +99,8 @@ class Adapter:
             of the data plane's agent, as in acks. ``identity``: hex identity of its
             DEALER sockets, if it sets one. ``timers``: the timers that it cannot be
             given and the values they have (cases are then played with these).
-            ``events``: whether it publishes any.
+            ``events``: whether it publishes any. ``processes``: whether it has some that
+            ``kill`` can end.
         """
         raise Unsupported("start")
 
@@ -230,6 +233,24 @@ class Adapter:
         """From now on it takes this long between an ack and the posting of its READ."""
         raise Unsupported("prepare_takes")
 
+    # ------------------------------------------------------------------ data processes
+    def kill(self, *, now: float, kind: str, read: Json) -> Result:
+        """Processes of the instance end without a word, and its kernel has seen to it.
+
+        For who serves, or READs, in processes beside the engine's own. The kit lets go of
+        the READs that ended with them: the adapter names each in an output ``gone``, which
+        may also follow ``endpoint_closed``, and nothing else.
+
+        Args:
+            now: Seconds.
+            kind: ``server`` or ``reader``.
+            read: Only the one that has posted this READ; null: every one of the kind.
+
+        Returns:
+            ``{"agent": hex}``: agent metadata in acks from now on.
+        """
+        raise Unsupported("kill")
+
     # --------------------------------------------------- configuration, compatibility
     def config(self, *, now: float, settings: Mapping[str, Json]) -> Result:
         """Would this configuration start? ``{"ok": bool, "error": text}``.
@@ -277,6 +298,7 @@ OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "notice": ("notice",),
     "data": ("read", "event"),
     "prepare_takes": ("seconds",),
+    "kill": ("kind", "read"),
     "config": ("settings",),
     "compat_hash": ("facts",),
     "region": ("action", "args"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from ec_protocol import Item, LocalProtocolError, Node, Peering, Timing, make_item
+from ec_protocol.engine import Engine
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
 from ec_protocol.tier.extents import Extents
@@ -57,7 +58,7 @@ AnyShell = TypeVar("AnyShell", bound=Shell)
 
 
 class InMemory(Adapter):
-    """One engine instance whose region is plain memory, below a ``Node``.
+    """One engine instance whose region is plain memory, below an ``Engine``.
 
     Attributes:
         node: The protocol's state.
@@ -65,7 +66,7 @@ class InMemory(Adapter):
         element_size: Bytes of one element of an encoding.
     """
 
-    node: Node
+    node: Engine
     memory: bytearray
     element_size: int
 
@@ -118,6 +119,8 @@ class OnNode(InMemory, Generic[AnyShell]):
     Attributes:
         shell: What is around the node; None before ``start``.
     """
+
+    node: Node
 
     def __init__(self) -> None:
         super().__init__()

@@ -136,10 +136,15 @@ class Walk:
             (4 if channels or active else 0, lambda: self._oversleep(channels, active)),
             (1 if self.dice.random() < 0.4 else 0, self._connection),
             (1 if self.dice.random() < 0.2 else 0, self._restart),
+            (1 if self._mortals() else 0, self._kill),
         ]
 
     def _nodes(self) -> list[Node]:
         return [node for node in self.world.nodes.values() if node.alive]
+
+    def _mortals(self) -> list[Node]:
+        """Those whose data processes may end by themselves."""
+        return [node for node in self._nodes() if node.processes]
 
     def _running(self) -> list[tuple[Node, CopyRun]]:
         return [
@@ -244,6 +249,14 @@ class Walk:
 
     def _restart(self) -> Step:
         return {"restart": self.dice.choice(self._nodes()).name}
+
+    def _kill(self) -> Step:
+        """A data process ends: whoever serves, all that READ, or the one that posted a READ."""
+        node = self.dice.choice(self._mortals())
+        reads = [dma for dma in self.world.dmas.values() if dma.node == node.name and dma.active]
+        if reads and self.dice.random() < 0.5:
+            return {"kill": node.name, "process": "reader", "of": self.dice.choice(reads).name}
+        return {"kill": node.name, "process": self.dice.choice(("server", "reader"))}
 
     # ------------------------------------------------------------------------- end
     def finish_everything(self) -> None:

@@ -61,8 +61,11 @@ BATTERIES: Final[dict[str, tuple[str, ...]]] = {
     "grant": ("MCPeerReadSmall", "MCQuota", "MCPeerReadSmallLive"),
     "copy": ("MCTierSmall", "MCTierSmallLive"),
     "peer": ("MCPeerSmall", "MCPeerProgress", "MCPeer"),
+    "offer": ("MCOffersSmall", "MCOffersLive"),
+    "loan": ("MCLoansSmall", "MCLoansLive", "MCLoans"),
+    "process": ("MCLoansSmall", "MCLoansServed", "MCLoansLive"),
     "region": ("MCRegionSmall", "MCRegionSwept", "MCRegionRoom"),
-    TIMING: ("MCTimersPeer", "MCTimersFetch"),
+    TIMING: ("MCGrace", "MCTimersPeer", "MCTimersFetch"),
 }
 
 #: Root modules whose ``Reach*`` configs are tried on what the models let pass.
@@ -72,8 +75,11 @@ REACHES: Final[dict[str, tuple[str, ...]]] = {
     "grant": ("MCPeerRead.tla", "MCQuota.tla"),
     "copy": ("MCTier.tla",),
     "peer": ("MCPeer.tla",),
+    "offer": ("MCOffers.tla",),
+    "loan": ("MCLoans.tla",),
+    "process": ("MCLoans.tla",),
     "region": ("MCRegion.tla",),
-    TIMING: ("MCTimers.tla",),
+    TIMING: ("MCGrace.tla", "MCTimers.tla"),
 }
 
 KILLED: Final = "killed"

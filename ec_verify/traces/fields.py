@@ -76,6 +76,7 @@ VARIABLES: Final[Mapping[str, _Fields]] = MappingProxyType(
             "notice": "notice",
             "identity": "text",
             "expires_at": "time",
+            "extents": "extents",
         },
         "peer": {
             "key": "text",
@@ -84,8 +85,14 @@ VARIABLES: Final[Mapping[str, _Fields]] = MappingProxyType(
             "version": "count",
             "attempts": "numbers",
         },
+        "offer": {"state": "text", "slot": "count", "entry": "count"},
+        "loan": {"state": "text", "entry": "count", "reader": "count", "lost_at": "time"},
+        "process": {"state": "text", "kind": "text"},
     }
 )
+
+#: Fields that records of version 2 do not have.
+SINCE_3: Final = frozenset({("grant", "extents")})
 
 #: What a process never changes: part, then field.
 FACTS: Final[Mapping[str, _Fields]] = MappingProxyType(
@@ -108,6 +115,12 @@ FACTS: Final[Mapping[str, _Fields]] = MappingProxyType(
             "quota_blocks": "count",
             "grant_quota_blocks": "count",
         },
+        "offers": {"slots": "count"},
+        "shelf": {"total": "count", "slots": "count"},
+        "loans": {"quarantine_s": "seconds"},
+        "lent": {"total": "count", "block_size": "count"},
+        "processes": {"servers": "count", "readers": "count", "first": "count"},
+        "instance": {"name": "text", "process": "count"},
     }
 )
 
@@ -122,6 +135,9 @@ _GRANT: Final[_Fields] = {
 _NAME: Final[_Fields] = {"mm_hash": "text"}
 _PEER: Final[_Fields] = {"peer": "count"}
 _HOLD: Final[_Fields] = {"mm_hash": "text", "holder": "holder"}
+_OFFER: Final[_Fields] = {"offer": "count", "mm_hash": "text"}
+_LOAN: Final[_Fields] = {"loan": "count", "mm_hash": "text", "now": "time"}
+_PROCESS: Final[_Fields] = {"process": "count"}
 
 #: Arguments of each action.
 ARGUMENTS: Final[Mapping[str, _Fields]] = MappingProxyType(
@@ -164,11 +180,36 @@ ARGUMENTS: Final[Mapping[str, _Fields]] = MappingProxyType(
         "PeerHeard": _PEER,
         "PeerDown": _PEER,
         "PeerDrained": _PEER,
+        "Expect": _OFFER,
+        "Offer": _OFFER,
+        "Withdraw": _OFFER,
+        "Close": {**_OFFER, "now": "time"},
+        "Lend": _LOAN,
+        "Landed": _LOAN,
+        "Failed": _LOAN,
+        "Lost": _LOAN,
+        "Proven": _LOAN,
+        "Exited": _LOAN,
+        "RetireLoan": _LOAN,
+        "StartProcess": _PROCESS,
+        "ProcessReady": _PROCESS,
+        "TakePlace": _PROCESS,
+        "DrainProcess": _PROCESS,
+        "KillProcess": _PROCESS,
     }
 )
+#: Arguments of actions that the parent of the data processes takes too: it knows no loans.
+OF_A_PROCESS: Final[Mapping[str, _Fields]] = MappingProxyType({"Exited": _PROCESS})
 
 _MAX_COUNT: Final = 1 << 30
 _MAX_SECONDS: Final = 1e12
+
+
+def arguments_of(action: str, args: Any) -> _Fields | None:
+    """The arguments that a record with these has; None for no action of the table."""
+    if isinstance(args, dict) and "process" in args and action in OF_A_PROCESS:
+        return OF_A_PROCESS[action]
+    return ARGUMENTS.get(action)
 
 
 def _text(value: Any) -> str:
@@ -254,25 +295,30 @@ _READERS: Final[Mapping[Kind, Callable[[Any], Any]]] = {
 }
 
 
-def read_fields(value: Any, fields: _Fields, where: str) -> dict[str, Any]:
+def read_fields(
+    value: Any, fields: _Fields, where: str, may_lack: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """Check an object of the record and bring its fields into one form.
 
     Args:
         value: As JSON gave it.
         fields: All fields that it must have; others are an error.
         where: Names it in messages, such as ``vars.read:3``.
+        may_lack: Fields that it may be without.
 
     Raises:
         TraceError: The message names the field and what was expected.
     """
     if not isinstance(value, dict):
         raise TraceError(f"{where}: expected an object")
-    if missing := sorted(set(fields) - set(value)):
+    if missing := sorted(set(fields) - set(value) - may_lack):
         raise TraceError(f"{where}: {', '.join(missing)} missing")
     if unknown := sorted(set(value) - set(fields)):
         raise TraceError(f"{where}: unknown {', '.join(unknown)}")
     result = {}
     for name, kind in fields.items():
+        if name not in value:
+            continue
         try:
             result[name] = _READERS[kind](value[name])
         except ValueError as exc:

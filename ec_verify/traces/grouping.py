@@ -2,7 +2,8 @@
 """Finds out which traces belong to one run: those of processes that spoke with each other.
 
 A grant names the session that asked for it, and an ack the incarnation that gave it
-(EC-8.6, EC-9.2); both are drawn at random by each process. So a heap of traces falls
+(EC-8.6, EC-9.2); both are drawn at random by each process. The processes of an instance
+tell its name. So a heap of traces falls
 apart into runs by itself, and each run is whole: whoever had a part in an attempt is
 in it, if it left a trace among these.
 """
@@ -51,6 +52,7 @@ def _names(records: Iterable[Mapping[str, Any]]) -> set[str]:
             facts, objects = record.get("facts", {}), record["vars"]
             found.add(facts.get("reads", {}).get("session"))
             found.add(facts.get("grants", {}).get("incarnation"))
+            found.add(facts.get("instance", {}).get("name"))
             for key, variables in objects.items():
                 if key.startswith("grant:"):
                     # `session.attempt:mm_hash`, see EC-8.6.

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from ec_protocol.errors import TraceError
-from ec_verify.traces.fields import ARGUMENTS, FACTS, VARIABLES, read_fields
+from ec_verify.traces.fields import FACTS, SINCE_3, VARIABLES, arguments_of, read_fields
 from ec_verify.traces.read import read_trace
 
 _SUFFIXES: Final = (".ndjson", ".ndjson.gz")
 _RECORD: Final = {"seq", "t", "node", "action", "args", "fired", "vars"}
 _FIRED: Final = {"lifecycle", "id", "event", "guards", "from", "to"}
+#: What kinds of process are known by.
+_ROLES: Final = {"shelf": "server", "lent": "reader", "processes": "parent"}
 #: Arguments that say which object an action is about.
-_IDS: Final = ("copy", "grant", "attempt", "peer", "entry")
+_IDS: Final = ("copy", "grant", "attempt", "peer", "entry", "offer", "loan", "process")
 
 
 class RecordError(TraceError):
@@ -49,6 +51,9 @@ class Record:
 
     Attributes:
         process: Name of the process, unique in the run.
+        instance: Of several processes, of which it is one; ``""`` for none.
+        role: See ``Run.role``.
+        number: Of a data process in its instance; 0 for every other process.
         file: Where it was read.
         line: Line of the file; the header is line 1.
         seq: Number in the process, from 0.
@@ -60,6 +65,9 @@ class Record:
     """
 
     process: str
+    instance: str
+    role: str
+    number: int
     file: str
     line: int
     seq: int
@@ -73,6 +81,11 @@ class Record:
     def object_id(self) -> int:
         """Id of the object that the action is about, 0 if it names none."""
         return next((self.args[name] for name in _IDS if name in self.args), 0)
+
+    @property
+    def clock(self) -> str:
+        """Names the clock of its times: the processes of an instance have one together."""
+        return f"instance {self.instance}" if self.instance else self.process
 
     @property
     def place(self) -> str:
@@ -98,6 +111,19 @@ class Run:
     def records(self) -> int:
         """Number of records of all processes."""
         return sum(map(len, self.streams))
+
+    def instance(self, process: str) -> str:
+        """The instance of which it is a process; ``""`` if it stands for itself."""
+        return str(self.facts[process].get("instance", {}).get("name", ""))
+
+    def number(self, process: str) -> int:
+        """The number that its instance has for it; 0 for every other process."""
+        return int(self.facts[process].get("instance", {}).get("process", 0))
+
+    def role(self, process: str) -> str:
+        """What the process is, by what it is made of: engine, server, reader or parent."""
+        facts = self.facts[process]
+        return next((role for part, role in _ROLES.items() if part in facts), "engine")
 
 
 def load_run(path: str | Path | Sequence[Path], name: str = "") -> Run:
@@ -209,13 +235,16 @@ def _record(raw: Any, file: str, line: int, names: _Names, run: Run) -> Record:
         {"seq": "count", "t": "time", "node": "text", "action": "text"},
         "record",
     )
-    arguments = ARGUMENTS.get(head["action"])
+    arguments = arguments_of(head["action"], raw["args"])
     if arguments is None:
         raise TraceError(f"action={head['action']!r}: the table of actions does not have it")
     process = names.of(head["node"], head["seq"])
     _learn(run.facts[process], raw.get("facts", {}))
     return Record(
         process=process,
+        instance=run.instance(process),
+        role=run.role(process),
+        number=run.number(process),
         file=file,
         line=line,
         seq=head["seq"],
@@ -276,7 +305,10 @@ def _objects(value: Any) -> dict[str, dict[int, dict[str, Any]]]:
         named = kind in VARIABLES and (number.isascii() and number.isdigit()) == bool(colon)
         if not named or (kind == "tier") == bool(colon) or len(number) > 9:
             raise TraceError(f"vars.{key}: expected tier or kind:id, kind one of {kinds()}")
-        objects[kind][int(number or 0)] = read_fields(variables, VARIABLES[kind], f"vars.{key}")
+        may_lack = frozenset(name for of, name in SINCE_3 if of == kind)
+        objects[kind][int(number or 0)] = read_fields(
+            variables, VARIABLES[kind], f"vars.{key}", may_lack
+        )
     return objects
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ec_protocol.tables.lifecycle import load_lifecycles
-from ec_verify.traces.fields import ARGUMENTS, VARIABLES, Kind
+from ec_verify.traces.fields import ARGUMENTS, VARIABLES, Kind, arguments_of
 from ec_verify.traces.load import Fired, Record
 from ec_verify.traces.merge import attempt_of
 from ec_verify.traces.tla import Mutant
@@ -32,7 +32,8 @@ _SHIFTS: Final = (0.02, 0.3, 2.5, 31.0, 70.0)
 
 #: Fields that the world outside the protocol chooses, within the guards of the action:
 #: when something was decided and recorded, whether a lease ended early by shutdown, who
-#: asked, why a peer or a READ was given up.
+#: asked, why a peer or a READ was given up, which slot or reader was taken; and what a
+#: server's grant is on, where the engine that knows it left no trace.
 _INPUTS: Final = frozenset(
     {
         ("", "t"),
@@ -41,6 +42,12 @@ _INPUTS: Final = frozenset(
         ("Grant", "vars.grant.identity"),
         ("PeerDown", "fired.event"),
         ("ReadLost", "fired.event"),
+        ("Expect", "vars.offer.slot"),
+        ("Offer", "vars.offer.slot"),
+        ("Lend", "vars.loan.reader"),
+        ("StartProcess", "vars.process.kind"),
+        ("Grant", "vars.grant.entry"),
+        ("Grant", "vars.grant.extents"),
     }
 )
 
@@ -100,7 +107,7 @@ def _drop(log: Sequence[Record], chance: random.Random, pool: _Pool) -> Mutant |
 def _duplicate(log: Sequence[Record], chance: random.Random, pool: _Pool) -> Mutant | None:
     index = chance.randrange(len(log))
     last = min(len(log) - 1, index + chance.choice((0, 0, 1, 2, _REACH)))
-    again = replace(log[index], t=_time_at(log, last, log[index].process))
+    again = replace(log[index], t=_time_at(log, last, log[index].clock))
     what = f"record {index + 1} repeated after record {last + 1}"
     return Mutant("duplicate", what, last + 2, (again,), last + 2)
 
@@ -119,16 +126,16 @@ def _alter(log: Sequence[Record], chance: random.Random, pool: _Pool) -> Mutant 
 def _retimed(
     log: Sequence[Record], first: int, last: int, window: Sequence[Record]
 ) -> tuple[Record, ...]:
-    """The window with each process's recording times in their old order."""
+    """The window with each clock's recording times in their old order."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     for record in reversed(log[first : last + 1]):
-        times[record.process].append(record.t)
-    return tuple(replace(record, t=times[record.process].pop()) for record in window)
+        times[record.clock].append(record.t)
+    return tuple(replace(record, t=times[record.clock].pop()) for record in window)
 
 
-def _time_at(log: Sequence[Record], index: int, process: str) -> float:
-    """The process's last recording time up to a place of the log."""
-    return next(record.t for record in reversed(log[: index + 1]) if record.process == process)
+def _time_at(log: Sequence[Record], index: int, clock: str) -> float:
+    """The last recording time on a clock up to a place of the log."""
+    return next(record.t for record in reversed(log[: index + 1]) if record.clock == clock)
 
 
 # ---------------------------------------------------------------------- fields
@@ -141,7 +148,7 @@ def _leaves(record: Record) -> Iterator[_Leaf]:
     """Every field of a record, objects' ids left out of the paths."""
     yield "t", "time", record.t, lambda new: replace(record, t=new)
     yield "action", "action", record.action, lambda new: replace(record, action=new)
-    for name, kind in ARGUMENTS[record.action].items():
+    for name, kind in (arguments_of(record.action, record.args) or {}).items():
         yield f"args.{name}", kind, record.args[name], _put_argument(record, name)
     for number, item in enumerate(record.fired):
         for name, what in _FIRED.items():
@@ -275,10 +282,11 @@ class Judge:
 
         * *independent*: the swapped records, and all between them, commute: of one
           process, neither tells an object that the other changes; of two, no message
-          orders them.
+          orders them, and in one instance neither rests on the other.
         * *no change*: the dropped or repeated record tells what was so before.
         * *not yet*: nothing that follows tells what the dropped record changed, so that
           step may as well come after the end of the log.
+        * *at once*: an offer need not be expected before it is made.
         * *input*: the altered field is chosen outside of the protocol (``_INPUTS``).
         """
         first = mutant.first - 1
@@ -291,7 +299,9 @@ class Judge:
             if not self._changed[first]:
                 return "no change"
             later = range(first + 1, len(self.log))
-            return "not yet" if all(self._ignores(other, first) for other in later) else ""
+            if all(self._ignores(other, first) for other in later):
+                return "not yet"
+            return "at once" if self._made_at_once(first) else ""
         if mutant.operator == "duplicate":
             return "no change" if self._so_before(first, mutant.lines[0]) else ""
         path = mutant.what.split()[2]
@@ -303,15 +313,32 @@ class Judge:
             return self._changed[first].isdisjoint(self._told[second]) and self._changed[
                 second
             ].isdisjoint(self._told[first])
+        if a.instance and a.instance == b.instance and _linked(a, b):
+            return False
         if attempt_of(a) is None or attempt_of(a) != attempt_of(b):
             return True
         actions = {a.action, b.action}
         return bool(actions & _READER and actions & _GRANTER)
 
     def _ignores(self, later: int, earlier: int) -> bool:
-        if self.log[later].process == self.log[earlier].process:
+        a, b = self.log[earlier], self.log[later]
+        if a.process == b.process:
             return self._changed[earlier].isdisjoint(self._told[later])
+        if a.instance and a.instance == b.instance:
+            # That it was alive, others of its records show as well.
+            return not {cue for cue in _links(a)[0] if cue[0] != "alive"} & _links(b)[1]
         return self._commute(earlier, later)
+
+    def _made_at_once(self, expected: int) -> bool:
+        record = self.log[expected]
+        if record.action != "Expect":
+            return False
+        later = (
+            other.action
+            for other in self.log[expected + 1 :]
+            if other.process == record.process and record.object_id in other.objects["offer"]
+        )
+        return next(later, "") == "Offer"
 
     def _so_before(self, index: int, record: Record) -> bool:
         for key, variables in _told(record).items():
@@ -320,6 +347,78 @@ class Judge:
             if before is None or _own(key, before) != _own(key, variables):
                 return False
         return True
+
+
+#: What a record of one process says, or must be told, that another one's rests on.
+_Cue = tuple[str, ...]
+
+
+def _linked(a: Record, b: Record) -> bool:
+    """Whether one of two records of an instance rests on the other."""
+    (gives, needs), (gives_too, needs_too) = _links(a), _links(b)
+    return bool(gives & needs_too or gives_too & needs)
+
+
+def _links(record: Record) -> tuple[set[_Cue], set[_Cue]]:
+    """What a record gives to those of other processes, and what it needs of them."""
+    number, action, about = str(record.number), record.action, str(record.object_id)
+    gives: set[_Cue] = set()
+    needs: set[_Cue] = set()
+    if record.role in ("server", "reader"):
+        gives.add(("alive", number))
+        needs.add(("placed", number))
+    if record.role == "parent":
+        if action == "TakePlace":
+            gives.add(("placed", about))
+        elif action == "Exited":
+            needs.add(("alive", about))
+    elif record.role == "server":
+        for grant in record.objects["grant"].values():
+            slot = str(grant["entry"])
+            gives.add(("kept", slot))
+            if action == "Grant":
+                needs.add(("open", slot))
+    elif record.role == "reader":
+        for word in _words(record):
+            gives.add(word)
+        if action == "Alloc":
+            needs |= {("lent", str(loan)) for loan in record.objects["entry"]}
+    elif record.objects["offer"]:
+        for offer in record.objects["offer"].values():
+            slot = str(offer["slot"])
+            if action == "Offer":
+                gives.add(("open", slot))
+            elif action == "Close":
+                needs.add(("kept", slot))
+    else:
+        for loan in record.objects["loan"].values():
+            reader = str(loan["reader"])
+            if action == "Lend":
+                gives.add(("lent", about))
+                needs.add(("placed", reader))
+            elif action == "Exited":
+                needs.add(("alive", reader))
+            else:
+                needs.add((action.lower(), about))
+    return gives, needs
+
+
+def _words(record: Record) -> Iterator[_Cue]:
+    """What a reader says after what the record tells."""
+    if record.action == "Reclaim":
+        yield "proven", str(record.object_id)
+    for item in record.fired:
+        if item.lifecycle == "entry" and item.event in _WORDS:
+            yield _WORDS[item.event], str(item.object_id)
+
+
+#: Events of a reader's entry, and the word that follows.
+_WORDS: Final = {
+    "write_landed": "landed",
+    "cancel": "failed",
+    "write_lost": "lost",
+    "dma_ended": "proven",
+}
 
 
 def _own(key: _Object, variables: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,10 +8,14 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from ec_protocol.errors import TraceError
 from ec_protocol.trace import TRACE_VERSION
+
+#: Versions that are read. What a record of version 2 lacks, one instance of one process
+#: could not have.
+VERSIONS: Final = (2, TRACE_VERSION)
 
 
 def read_trace(path: str | Path) -> Iterator[dict[str, Any]]:
@@ -43,10 +47,10 @@ def _records(path: str | Path, file: gzip.GzipFile | IO[bytes]) -> Iterator[dict
             if not isinstance(record, dict):
                 raise TraceError(f"trace file {path}, line {number}: expected an object")
             if number == 1:
-                if record.get("trace_version") != TRACE_VERSION:
+                if record.get("trace_version") not in VERSIONS:
                     raise TraceError(
                         f"trace file {path}: trace_version {record.get('trace_version')!r}, "
-                        f"this program reads {TRACE_VERSION}"
+                        f"this program reads {' and '.join(map(str, VERSIONS))}"
                     )
                 continue
             yield record

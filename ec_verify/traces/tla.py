@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ec_protocol.errors import TraceError
-from ec_verify.traces.fields import ARGUMENTS, FACTS, VARIABLES
+from ec_verify.traces.fields import FACTS, VARIABLES, arguments_of
 from ec_verify.traces.load import Record, Run
 from ec_verify.traces.merge import attempt_of
 
@@ -42,6 +42,16 @@ FACT_NAMES: Final[Mapping[tuple[str, str], str]] = {
     ("grants", "lease_s"): "lease",
     ("grants", "quota_blocks"): "quota",
     ("grants", "grant_quota_blocks"): "grant_quota",
+    ("lent", "total"): "total",
+    ("shelf", "total"): "total",
+    ("shelf", "slots"): "slots",
+    ("offers", "slots"): "slots",
+    ("loans", "quarantine_s"): "loan_quarantine",
+    ("processes", "servers"): "servers",
+    ("processes", "readers"): "readers",
+    ("processes", "first"): "first",
+    ("instance", "name"): "instance",
+    ("instance", "process"): "number",
 }
 #: Variable names of the specification for the kinds of objects.
 _OBJECTS: Final = {
@@ -50,6 +60,9 @@ _OBJECTS: Final = {
     "read": "reads",
     "grant": "grants",
     "peer": "peers",
+    "offer": "offers",
+    "loan": "loans",
+    "process": "processes",
 }
 
 
@@ -78,15 +91,15 @@ class Clock:
 
     Attributes:
         unit: Seconds of one unit.
-        starts: Per process the moment that is 0.
+        starts: Per clock (see ``Record.clock``) the moment that is 0.
     """
 
     unit: float
     starts: Mapping[str, float]
 
-    def moment(self, process: str, seconds: float) -> int:
-        """A moment on the process's clock."""
-        return round((seconds - self.starts[process]) / self.unit)
+    def moment(self, clock: str, seconds: float) -> int:
+        """A moment on one of the clocks."""
+        return round((seconds - self.starts[clock]) / self.unit)
 
     def span(self, seconds: float | None) -> int:
         """A duration; None is -1."""
@@ -101,11 +114,11 @@ def make_clock(run: Run, log: Sequence[Record]) -> Clock:
     """
     starts: dict[str, float] = {}
     for record in log:
-        starts.setdefault(record.process, record.t)
+        starts.setdefault(record.clock, record.t)
     longest = (0.0, "")
     for record in log:
         for value, kind in _times(record):
-            size = abs(value - starts[record.process] if kind == "time" else value)
+            size = abs(value - starts[record.clock] if kind == "time" else value)
             longest = max(longest, (size, record.place))
     for facts in run.facts.values():
         for part, fields in facts.items():
@@ -123,11 +136,11 @@ def make_clock(run: Run, log: Sequence[Record]) -> Clock:
 
 def _times(record: Record) -> Iterable[tuple[float, str]]:
     yield record.t, "time"
-    groups = [(ARGUMENTS[record.action], record.args)]
+    groups = [(arguments_of(record.action, record.args) or {}, record.args)]
     groups += [(VARIABLES[k], v) for k, kind in record.objects.items() for v in kind.values()]
     for fields, values in groups:
         for name, kind in fields.items():
-            if kind in _TIMES and values[name] is not None:
+            if kind in _TIMES and values.get(name) is not None:
                 yield values[name], kind
 
 
@@ -156,12 +169,15 @@ def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:
     clock = make_clock(run, log)
     granted = set()
     sessions = {}
+    taken = set()
     for record in log:
         attempt = attempt_of(record)
         if attempt and record.action == "Grant":
             granted.add(attempt)
         elif attempt and record.action == "RequestRead":
             sessions[attempt[0]] = (record.process, record.object_id)
+        elif record.action == "Alloc" and record.role == "reader":
+            taken |= {(record.process, loan) for loan in record.objects["entry"]}
     incarnations = {
         facts["grants"]["incarnation"] for facts in run.facts.values() if "grants" in facts
     }
@@ -174,20 +190,40 @@ def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:
         for mutant in mutants
     ]
     return _fields(
-        facts=_function((_text(p), _facts(facts, clock)) for p, facts in run.facts.items()),
+        facts=_function(
+            (_text(p), _facts(facts, run.role(p), clock)) for p, facts in run.facts.items()
+        ),
         granted=_set(_value(item) for item in granted),
         incarnations=_set(_text(item) for item in incarnations),
         sessions=_function((_text(s), _value(item)) for s, item in sessions.items()),
+        family=_function((_text(p), _family(run, p)) for p in run.facts),
+        taken=_set(_value(item) for item in taken),
         log="<<\n" + ",\n".join(_record(record, clock) for record in log) + ">>",
         mutants="<<" + ",\n".join(changed) + ">>",
     )
 
 
-def _facts(facts: Mapping[str, Mapping[str, Any]], clock: Clock) -> str:
-    written = {}
+def _family(run: Run, process: str) -> str:
+    """The processes of the same instance, by what they do."""
+    name = run.instance(process)
+    every = [p for p in run.facts if p == process or (name and run.instance(p) == name)]
+    role = {p: run.role(p) for p in every} if name else {}
+    numbers = {str(run.number(p)): p for p in every if role.get(p) in ("server", "reader")}
+    return _fields(
+        all=_set(_text(p) for p in every),
+        engine=_text(next((p for p in every if role.get(p) == "engine"), "")),
+        parents=_set(_text(p) for p in every if role.get(p) == "parent"),
+        data=_function((number, _text(p)) for number, p in numbers.items()),
+    )
+
+
+def _facts(facts: Mapping[str, Mapping[str, Any]], role: str, clock: Clock) -> str:
+    written = {"kind": _text(role)}
     for (part, name), variable in FACT_NAMES.items():
         kind = FACTS[part][name]
         known = facts.get(part)
+        if known is None and variable in written:
+            continue
         if kind == "text":
             written[variable] = _text(known[name]) if known else '""'
         elif known is None:
@@ -204,13 +240,13 @@ def _record(record: Record, clock: Clock) -> str:
         "p": _text(record.process),
         "act": _text(record.action),
         "seq": str(record.seq),
-        "t": str(clock.moment(record.process, record.t)),
+        "t": str(clock.moment(record.clock, record.t)),
         "id": str(record.object_id),
         "name": _text(args.get("mm_hash", "")),
         "att": str(args.get("attempt", 0)),
         "blocks": str(args.get("blocks", 0)),
         "holder": _value(args.get("holder", ())),
-        "now": str(clock.moment(record.process, args["now"])) if "now" in args else _NEVER,
+        "now": str(clock.moment(record.clock, args["now"])) if "now" in args else _NEVER,
         "why": _text(args.get("why", "")),
         "fired": _sequence(
             _fields(
@@ -241,7 +277,7 @@ def _object(kind: str, value: Mapping[str, Any], record: Record, clock: Clock) -
     for name, item in value.items():
         match VARIABLES[kind][name]:
             case "time":
-                written[name] = str(clock.moment(record.process, item))
+                written[name] = str(clock.moment(record.clock, item))
             case "seconds" | "seconds-or-none":
                 written[name] = str(clock.span(item))
             case _:

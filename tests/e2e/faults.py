@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong in life: a producer dies, hangs, is slow to save, forgets.
 
+And what happens to data processes, of which the engines must not notice anything.
+
 ``ec_transfer_params`` of a producer stay good for its successor on the same port, as
 far as names and sizes go: an encoding is named by its content.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +29,8 @@ NOTICED_S: Final = 30.0
 #: On a busy host whatever is done takes as many times longer as an answer that needs no
 #: peer does.
 USUAL_ANSWERS: Final = 10
+#: Between two kills of data processes.
+PAUSE_S: Final = 0.7
 
 
 def in_time(row: Row, what: str, took: float, usual: float) -> None:
@@ -63,7 +71,7 @@ def killed(
     """Kill -9 of the producer while requests go through the proxy.
 
     Args:
-        producer: Dies after the first answer.
+        producer: Its host's processes die after the first answer.
         decoder: Judged.
         proxy: In front of both.
         oracle: The right answers.
@@ -82,8 +90,9 @@ def killed(
         with ThreadPoolExecutor(3) as pool:
             waiting = [pool.submit(one, pictures) for pictures in each(traffic)]
             first_done.wait(400)
-            producer.kill()
             died = time.monotonic()
+            took = producer.kill_hosts()
+            row.notes.append(f"the data processes were gone {took:.2f} s after their engine")
             done = [future.result() for future in waiting]
         oracle.judge(row, each(traffic), [answer for answer, _ in done])
         kept = [ask(decoder.url, (n,), params=params) for n, params in announced.items()]
@@ -118,6 +127,112 @@ def killed(
     )
     row.expect(row.remote >= 1, "nothing was read before it died")
     row.expect(row.recomputed > len(announced), "no request of the traffic fell back")
+    return row
+
+
+# ----------------------------------------------------------------------- data processes
+def data_killed(
+    producer: Server,
+    decoder: Server,
+    proxy: Proxy,
+    oracle: Oracle,
+    traffic: Sequence[int],
+    known: int,
+) -> Row:
+    """Kill -9 of data processes while requests go through the proxy, one after the other.
+
+    Args:
+        producer: Its server is killed, and its parent of data processes.
+        decoder: Judged; its readers are killed, and its parent.
+        proxy: In front of both.
+        oracle: The right answers.
+        traffic: Pictures that the decoder has not seen. The last is asked for when nobody
+            is killed any more and others have taken the places of the dead.
+        known: A picture that both have seen.
+    """
+    *during, last = traffic
+    hosts = [(server, set(server.hosts())) for server in (producer, decoder)]
+
+    def kill_until(done: threading.Event, killed: list[str]) -> None:
+        # Each parent once: the pause before the next one grows.
+        parents = [(decoder, "ec-parent"), (producer, "ec-parent")]
+        workers = itertools.cycle([(decoder, "ec-reader"), (producer, "ec-server")])
+        victims = itertools.chain(itertools.islice(workers, 2), parents, workers)
+        while not done.wait(PAUSE_S):
+            server, kind = next(victims)
+            for pid in server.data(kind)[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(kind)
+
+    def complete() -> bool:
+        # One that works and one that stands by; two readers that work.
+        return len(producer.data("ec-server")) == 2 and len(decoder.data("ec-reader")) == 3
+
+    def body(row: Row) -> None:
+        done, killed = threading.Event(), list[str]()
+        killer = threading.Thread(target=kill_until, args=(done, killed))
+        killer.start()
+        try:
+            oracle.judge(row, each(during), ask_all(proxy.url, each(during), 3))
+        finally:
+            done.set()
+            killer.join()
+        since = time.monotonic()
+        while not complete():
+            if time.monotonic() > since + NOTICED_S:
+                there = [producer.data("ec-server"), decoder.data("ec-reader")]
+                raise ServerError(f"{NOTICED_S:.0f} s after the last kill there are {there}")
+            # An engine notices in its steps that their parent is gone, and takes none idle.
+            for server in (producer, decoder):
+                oracle.judge(row, each([known]), [ask(server.url, (known,))])
+        row.notes.append(
+            f"{len(killed)} killed: {', '.join(killed)}; all there again "
+            f"{time.monotonic() - since:.1f} s after the last"
+        )
+        # A producer that was lost is not asked for a heartbeat's time, and one whose
+        # readers died, for a while longer.
+        oracle.judge(row, each([last]), ask_all(proxy.url, each([last])))
+        row.expect(len(killed) >= 3, f"only {len(killed)} were killed")
+        for server, before in hosts:
+            row.expect(before == set(server.hosts()), f"{server.name}'s own processes changed")
+
+    return measured(
+        "kill -9 data processes in traffic",
+        decoder,
+        body,
+        lambda row: row.remote + row.recomputed >= len(traffic),
+    )
+
+
+def engine_frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
+    """The producer's host stands still, its data processes do not: all is read as ever.
+
+    Args:
+        producer: Its host's processes are stopped when it has announced the pictures.
+        decoder: Judged; has never seen them.
+        oracle: The right answers.
+        numbers: The pictures.
+    """
+    wanted = each(numbers)
+
+    def body(row: Row) -> None:
+        announced = announce(producer, numbers)
+        hosts = producer.hosts()
+        for pid in hosts:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            answers = [ask(decoder.url, (n,), params=announced[n]) for n in numbers]
+        finally:
+            for pid in hosts:
+                os.kill(pid, signal.SIGCONT)
+        oracle.judge(row, wanted, answers)
+
+    row = measured(
+        "SIGSTOP the producer's host", decoder, body, lambda row: row.remote >= len(wanted)
+    )
+    row.expect(row.remote == len(wanted), f"{row.remote} of {len(wanted)} were read")
+    row.expect(row.recomputed == 0, f"the decoder computed {row.recomputed} itself")
     return row
 
 
@@ -270,9 +385,9 @@ def slow_save(
             row.expect(encoding.result().status == 200, "the producer failed its request")
         told = decoder.actions(mm_hash)
         row.notes.append(
-            f"asked {told['RequestRead']} times, for which blocks were taken {told['Alloc']} times"
+            f"asked {told['RequestRead']} times, for which blocks were lent {told['Lend']} times"
         )
-        row.expect(told["Alloc"] == 1, "a retry took other blocks")
+        row.expect(told["Lend"] == 1, "a retry took other blocks")
 
     row = measured("the save is slow to land", decoder, body, lambda row: row.remote >= 1)
     row.expect(row.remote == 1, "it was not read from the producer")

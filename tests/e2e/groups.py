@@ -137,7 +137,7 @@ class PeerToPeer(Group):
 
     name = "p2p"
     kinds = ("qwen2vl",)
-    planned = (13, 225.0)
+    planned = (15, 245.0)
 
     def prepare(self) -> None:
         """A plain server, a producer and a consumer."""
@@ -165,7 +165,7 @@ class PeerToPeer(Group):
         first, consumer = self._producer, self._consumer
         plain = self.bench.plain("qwen2vl")
         mixed = [*each(range(5, 10)), (10, 11, 10)]
-        oracle = self.learn("qwen2vl", [*mixed, *each(range(41))])
+        oracle = self.learn("qwen2vl", [*mixed, *each(range(53))])
         self.wait(first, consumer)
         if self.bench.idle_s > 0:
             self.add(idle(plain, [first, consumer], self.bench.idle_s))
@@ -200,6 +200,8 @@ class PeerToPeer(Group):
         asked = each(range(27, 31))
         self.add(scenarios.pull("restart on the same port", again, consumer, oracle, asked))
         self.add(faults.slow_save(second, consumer, oracle, *slow.popitem()))
+        self.add(faults.engine_frozen(second, consumer, oracle, range(41, 43)))
+        self.add(faults.data_killed(second, consumer, again, oracle, range(43, 53), known=27))
         self.add(faults.frozen(second, consumer, oracle, range(31, 33)))
         self.add(scenarios.stopped([second, consumer], "SIGTERM to producer, consumer"))
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processor time of servers that have nothing to do, thread by thread.
 
+Data processes are processes of their server; what they use is also told, and judged, by
+itself.
+
 The kernel counts, in nanoseconds, what each thread ran (``schedstat``), whatever else
 the host does. All servers are watched over the same time, after they have come to
 rest; a server without the connector among them shows what vLLM itself uses.
@@ -14,13 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.rows import Row, measured
-from tests.e2e.server import Server
+from tests.e2e.server import DATA, Server, name_of
 
 #: From the last request until the servers are watched: what answers leave behind,
 #: such as statistics and garbage, is done by then.
 SETTLE_S: Final = 5.0
 #: What the connector may add, in percent of a core.
 ALLOWED: Final = 2.0
+#: What its data processes may use of that, all of one server together.
+ALLOWED_DATA: Final = 0.5
 
 _SIGNS: Final = {"API server": " serve ", "guard": "guard.py"}
 
@@ -64,6 +69,12 @@ def idle(plain: Server, servers: Sequence[Server], seconds: float) -> Row:
             threads = used(was, now, took)
             totals[server.name] = sum(threads.values())
             row.notes.append(_described(server, threads))
+            own = set(server.data())
+            part = sum(percent for (pid, _), percent in threads.items() if pid in own)
+            if server is not plain:
+                row.notes.append(f"{server.name}: {len(own)} data processes {part:.3f} % of a core")
+                row.expect(bool(own), f"{server.name} has no data process")
+            row.expect(part <= ALLOWED_DATA, f"{server.name}'s data processes idle at {part:.2f} %")
         for server in servers:
             beyond = totals[server.name] - totals[plain.name]
             row.notes.append(f"{server.name} beyond {plain.name}: {beyond:+.2f} % of a core")
@@ -79,7 +90,7 @@ def _described(server: Server, threads: Mapping[tuple[int, int], float]) -> str:
     by_process: dict[int, float] = {}
     for (pid, _), percent in threads.items():
         by_process[pid] = by_process.get(pid, 0.0) + percent
-    parts = [f"{_short(server.command(pid))} {part:.2f}" for pid, part in by_process.items()]
+    parts = [f"{_short(server, pid)} {part:.2f}" for pid, part in by_process.items()]
     busiest, percent = max(threads.items(), key=lambda item: item[1])
     try:
         name = Path(f"/proc/{busiest[0]}/task/{busiest[1]}/comm").read_text().strip()
@@ -91,8 +102,11 @@ def _described(server: Server, threads: Mapping[tuple[int, int], float]) -> str:
     )
 
 
-def _short(command: str) -> str:
-    """A process's name: ``EngineCore``, ``Worker``, ``API server``."""
+def _short(server: Server, pid: int) -> str:
+    """A process's name: ``EngineCore``, ``Worker``, ``API server``, ``ec-reader``."""
+    if (name := name_of(pid)) in DATA:
+        return name
+    command = server.command(pid)
     if "::" in command:
         return command.split("::")[1].split()[0]
     return next((name for name in ("API server", "guard") if _SIGNS[name] in command), "helper")

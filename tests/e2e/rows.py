@@ -113,7 +113,8 @@ class Oracle:
 def _count_sources(row: Row, before: Counter[str], after: Counter[str]) -> None:
     """Where the encodings of a row came from, by the judged server's counters."""
     made = Counter({name: after[name] - before[name] for name in after})
-    row.remote = made["consumer_events/reads_done"]
+    # The engine's own figure: those of the reader arrive a moment later.
+    row.remote = made["consumer_events/landed"]
     # Each encoding that was read is then loaded out of the tier once.
     row.local = max(made["items/hit"] - row.remote, 0)
     row.recomputed = made["items/miss"]

@@ -48,6 +48,8 @@ _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 #: The engine's line about a request whose picture its side of the processor cache lacks.
 _DRIFT: Final = re.compile(r"^.*Multi-modal cache miss for request.*$", re.MULTILINE)
 _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
+#: What the connector's data processes call themselves.
+DATA: Final = frozenset({"ec-parent", "ec-server", "ec-reader"})
 #: How a small CPU runs the tiny models; the same for every server.
 _PLATFORM: Final = (
     *("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "4"),
@@ -244,17 +246,31 @@ class Server(Process):
         return last
 
     def actions(self, mm_hash: str | None = None) -> Counter[str]:
-        """How often its trace tells each action, of one encoding or of all."""
+        """How often its traces tell each action, of one encoding or of all.
+
+        Data processes have traces of their own. What a reader takes up or gives up is
+        what the engine has lent, and counts there.
+        """
         found: Counter[str] = Counter()
-        if self.trace is None or not self.trace.exists():
-            return found
-        # The last line may still be on its way.
-        *lines, _ = self.trace.read_text(encoding="utf-8").split("\n")
-        for line in lines[1:]:
-            record = json.loads(line)
-            if mm_hash is None or record["args"].get("mm_hash") == mm_hash:
-                found[record["action"]] += 1
+        for trace in self.traces:
+            # The last line may still be on its way.
+            *lines, _ = trace.read_text(encoding="utf-8").split("\n")
+            for line in lines[1:]:
+                record = json.loads(line)
+                action = record["action"]
+                if trace != self.trace and action in ("Alloc", "Cancel", "Reclaim"):
+                    continue
+                if mm_hash is None or record["args"].get("mm_hash") == mm_hash:
+                    found[action] += 1
         return found
+
+    @property
+    def traces(self) -> list[Path]:
+        """The traces of the engine's process, and of its data processes and their parent."""
+        if self.trace is None:
+            return []
+        others = sorted(self.trace.parent.glob(f"{self.trace.stem}.*.ndjson"))
+        return [path for path in (self.trace, *others) if path.exists()]
 
     def await_actions(self, mm_hash: str, action: str, count: int = 1) -> None:
         """Wait until its trace tells an action of an encoding so often.
@@ -318,6 +334,36 @@ class Server(Process):
         """
         return guards_of(self.regions())
 
+    def data(self, *kinds: str) -> list[int]:
+        """Its data processes and their parent, or those of the kinds that are named."""
+        return [pid for pid in self.pids if name_of(pid) in (kinds or DATA)]
+
+    def hosts(self) -> list[int]:
+        """Its other processes: vLLM's own."""
+        return [pid for pid in self.pids if name_of(pid) not in DATA]
+
+    def kill_hosts(self, timeout_s: float = 20.0) -> float:
+        """SIGKILL to vLLM's own processes at once; the data processes end by themselves.
+
+        Returns:
+            How long the last of them took.
+
+        Raises:
+            ServerError: Some are still there; they are killed then.
+        """
+        for pid in self.hosts():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        self._child.wait()
+        while left := self.pids:
+            if time.monotonic() > killed + timeout_s:
+                names = [f"{name_of(pid)} {pid}" for pid in left]
+                self.kill()
+                raise ServerError(f"{self.name} was killed and left processes behind: {names}")
+            time.sleep(0.01)
+        return time.monotonic() - killed
+
 
 class Proxy(Process):
     """One ``ec-connector proxy``."""
@@ -346,12 +392,36 @@ def guards_of(regions: set[str]) -> set[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """What ``ps`` calls a process; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def data_of(regions: set[str]) -> dict[int, str]:
+    """Data processes, and parents of such, that have one of these region files open."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or (name := name_of(int(entry))) not in DATA:
+            continue
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{entry}/fd"):
+                with contextlib.suppress(OSError):
+                    path = os.readlink(f"/proc/{entry}/fd/{fd}").removesuffix(" (deleted)")
+                    if path in regions:
+                        found[int(entry)] = name
+    return found
+
+
 def wait_gone(regions: set[str], timeout_s: float = 20.0) -> list[str]:
-    """Wait until neither region files nor their guards are left; returns what is."""
+    """Wait until neither region files, guards nor data processes are left; what is."""
     deadline = time.monotonic() + timeout_s
     while True:
         left = sorted(path for path in regions if os.path.exists(path))
         left += [f"guard {pid}" for pid in sorted(guards_of(regions))]
+        left += [f"{name} {pid}" for pid, name in sorted(data_of(regions).items())]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.05)

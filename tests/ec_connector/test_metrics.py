@@ -29,13 +29,13 @@ from tests.world.peers import Remote, announcement
 
 
 def source_of(e: Engine) -> StatsSource:
-    if e.p2p is not None:
-        e.p2p.lock = e.scheduler.lock
-        e.p2p.pump = SimpleNamespace(stats=PumpStats())
-    instance: Any = SimpleNamespace(
-        scheduler=e.scheduler, node=e.node, lock=e.scheduler.lock, p2p=e.p2p
-    )
-    return StatsSource(instance)
+    data = None if e.p2p is None else e.p2p.data
+    return StatsSource(SimpleNamespace(scheduler=e.scheduler, node=e.node, data=data))
+
+
+def told(e: Engine, page: dict[str, Any], process: int = 1) -> None:
+    """A data process has this on its status page."""
+    e.p2p.data.figures.update(process, "reader", page)
 
 
 def test_each_event_is_told_once():
@@ -44,12 +44,14 @@ def test_each_event_is_told_once():
         assert source.take() is None
         e.run(request("r1", ("a", 3)))
         first = source.take()
+        assert first is not None
         assert first["counters"] == {"vllm:ec_items/miss": 1, "vllm:ec_copies/save_landed": 1}
         assert first["gauges"]["vllm:ec_blocks/evictable"] == 3
         assert source.take() is None
         e.reset_encoder_cache()
         e.run(request("r2", ("a", 3)))
         second = source.take()
+        assert second is not None
         assert second["counters"] == {"vllm:ec_items/hit": 1, "vllm:ec_copies/load_landed": 1}
 
 
@@ -61,6 +63,7 @@ def test_blocks_by_state_add_up():
         e.host.add(request("r2", ("a", 3), ("b", 2)))
         e.schedule()  # a is pinned, b is being written
         stats = source.take()
+        assert stats is not None
         gauges = dict(stats["gauges"])
         assert gauges.pop("vllm:ec_blocks_all") == 8
         states = {
@@ -73,33 +76,59 @@ def test_blocks_by_state_add_up():
 def test_consumer_events_bytes_and_latencies():
     with engine(role="ec_consumer", p2p=Remote()) as e:
         source = source_of(e)
-        e.p2p.pump.stats.sample("ack", 0.002)
-        e.p2p.pump.stats.sample("read", 0.01)
-        e.p2p.pump.stats.count("malformed_frames")
+        page = {
+            "stats": {"malformed_frames": 1},
+            "reads": {"bytes_read": 96, "reads_done": 1},
+            "active_reads": 2,
+            "ack": [0.002],
+            "read": [0.01],
+            "noted": {"ack": 1, "read": 1},
+        }
+        told(e, page)
         e.run(request("r1", ("a", 3), params=announcement("a", 3)))
         e.run(request("r2", ("b", 2), params={"b": "nonsense"}))
         stats = source.take()
+        assert stats is not None
         counters = stats["counters"]
         assert counters["vllm:ec_bytes_read"] == 96
         assert counters["vllm:ec_consumer_events/fetches"] == 1
+        assert counters["vllm:ec_consumer_events/landed"] == 1
         assert counters["vllm:ec_params_refused/not_a_mapping"] >= 1
         assert counters["vllm:ec_pump_events/malformed_frames"] == 1
-        assert stats["samples"] == {"vllm:ec_ack_seconds": [0.002], "vllm:ec_read_seconds": [0.01]}
-        e.p2p.pump.stats.sample("ack", 0.5)
+        assert stats["gauges"]["vllm:ec_active_reads"] == 2
+        assert stats["samples"] == {
+            "vllm:ec_ack_seconds": [0.002],
+            "vllm:ec_read_seconds": [0.01],
+        }
+        told(e, {**page, "ack": [0.002, 0.5], "noted": {"ack": 2, "read": 1}})
         again = source.take()
+        assert again is not None
         assert again["samples"] == {"vllm:ec_ack_seconds": [0.5]}
         # It travels between processes.
         assert json.loads(json.dumps(stats)) == stats
 
 
-def test_events_for_subscribers_are_told_apart_from_what_the_pump_met():
+def test_producer_events_grants_and_exits():
+    with engine(role="ec_both", p2p=Remote()) as e:
+        source = source_of(e)
+        told(e, {"grants": {"granted": 3}, "open_grants": 1}, process=5)
+        e.p2p.data.link.offers.counters["slots_granted"] += 2
+        e.p2p.data.figures.gone(5, "server", {"grants": {"granted": 4}})
+        stats = source.take()
+        assert stats is not None
+        assert stats["counters"]["vllm:ec_producer_events/granted"] == 4
+        assert stats["counters"]["vllm:ec_producer_events/slots_granted"] == 2
+        assert stats["counters"]["vllm:ec_pump_events/server_exits"] == 1
+        assert stats["gauges"]["vllm:ec_open_grants"] == 0
+
+
+def test_events_for_subscribers_are_told_apart_from_what_data_processes_met():
     with engine(role="ec_consumer", p2p=Remote()) as e:
         source = source_of(e)
-        stats = e.p2p.pump.stats
-        for name, count in (("published", 5), ("dropped", 2), ("resent", 3)):
-            stats.count(f"tier_events_{name}", count)
-        stats.count("replays_refused")
+        page = {"tier_events_published": 5, "tier_events_dropped": 2, "tier_events_resent": 3}
+        told(e, {"stats": {**page, "replays_refused": 1}})
         taken = source.take()
+        assert taken is not None
         counters = taken["counters"]
         assert {k: n for k, n in counters.items() if k.startswith("vllm:ec_tier_events")} == {
             "vllm:ec_tier_events/published": 5,
@@ -115,6 +144,7 @@ def test_every_counter_has_a_family():
         e.run(request("r1", ("a", 3), params=announcement("a", 3)))
         e.scheduler.counters["something_new"] += 1
         stats = source.take()
+        assert stats is not None
         for key in (*stats["counters"], *stats["gauges"]):
             name, _, label = key.partition("/")
             assert bool(label) == bool(FAMILIES[name].label), key

@@ -13,8 +13,7 @@ needs("nixl")
 
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check
-from tests.world.instance import BLOCK, Node
-from tests.world.processes import until
+from tests.world.instance import BLOCK, Node, wait_for
 
 pytestmark = [pytest.mark.clause("EC-1.3"), pytest.mark.timeout(300)]
 
@@ -46,9 +45,14 @@ def fetches(folder: Path) -> None:
                 producer.save(name, data)
                 assert consumer.fetch(name, producer.address, len(data), f"r{number}") == "ready"
                 assert consumer.bytes_of(name) == data
-                consumer.node.reads.leave(f"r{number}", consumer.p2p.clock())  # type: ignore[union-attr]
+                consumer.node.leave(f"r{number}", consumer.clock())
             assert consumer.fetch("missing", producer.address, BLOCK, "r-missing") == "failed"
-        until(lambda: producer.node.grants.open_grants == 0, "grants to end")  # type: ignore[union-attr]
+        wait_for(lambda: not open_grants(producer), "grants to end")
+
+
+def open_grants(producer: Node) -> int:
+    """As its server has it."""
+    return producer.data.read_figures().gauge("open_grants")
 
 
 def restart(folder: Path) -> None:
@@ -68,7 +72,7 @@ def restart(folder: Path) -> None:
                 )
 
             tried: list[int] = []
-            until(fetched, "a fetch from the new process", 60.0)
+            wait_for(fetched, "a fetch from the new process", 60.0)
             assert consumer.bytes_of("b") == b"b" * BLOCK
 
 
@@ -84,7 +88,22 @@ def test_its_mutants_are_rejected(reports: dict[str, Report], name: str) -> None
 
 
 def test_they_are_runs_of_several_processes(reports: dict[str, Report]) -> None:
-    assert (reports["fetches"].processes, reports["restart"].processes) == (2, 3)
-    assert {"Grant", "AckOk", "ReadDone", "Complete", "Evict", "AckRefused"} <= set(
+    """Of each instance the engine and the parent, and those that served or read."""
+    files = {name: [Path(f).name for f in report.files] for name, report in reports.items()}
+    for name, engines in (
+        ("fetches", ("producer", "consumer")),
+        ("restart", ("producer", "producer-again", "consumer")),
+    ):
+        for engine in engines:
+            own = {
+                file.split(".")[1].partition("-")[0]
+                for file in files[name]
+                if file.startswith(f"{engine}.")
+            }
+            kind = "server" if engine.startswith("producer") else "reader"
+            assert own >= {"ndjson", "parent", kind}
+        assert reports[name].processes >= 3 * len(engines)
+    assert {"Grant", "AckOk", "ReadDone", "Complete", "Close", "Evict", "AckRefused"} <= set(
         reports["fetches"].actions
     )
+    assert {"Offer", "Lend", "Landed", "Failed", "TakePlace"} <= set(reports["fetches"].actions)

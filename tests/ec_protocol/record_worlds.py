@@ -8,28 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ec_protocol.trace import NdjsonSink
-from tests.recording import checkable
+from tests.recording import as_told, checkable
 from tests.world.core import World
-
-
-def as_told(write: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
-    """Let a node's clock be where the test says that it is: some leave the world's alone."""
-    clocks: dict[str, float] = {}
-
-    def tell(record: Mapping[str, Any]) -> None:
-        told = record["args"].get("now", record["t"])
-        now = max(clocks.get(record["node"], told), record["t"], told)
-        clocks[record["node"]] = now
-        write({**record, "t": now})
-
-    return tell
 
 
 @pytest.fixture(autouse=True)

@@ -252,7 +252,7 @@ def test_a_reference_waits_for_a_save_within_its_budget(peers: bool) -> None:
     assert n.want(reference, None, "r", START) == "pending"
     end = START + n.timing.fetch_budget_s
     assert n.want(reference, None, "r", end) == "failed"
-    waits = n._deferrals if n.reads is None else n.reads.deferrals
+    waits = n._deferrals if n.reads is None else n.waiters.deferrals
     assert len(waits) == 1, "one budget for whatever it waits for"
     n.leave("r", end)
     assert n.want(reference, None, "r", end) == "pending", "another request of that name"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guide's orchestration flow, steps 1 to 5: a producer and a consumer engine.
 
-Whole engine steps on both sides, with real regions, ZMQ and NIXL between them; the
-test is the orchestrator.
+Whole engine steps on both sides, with real regions, ZMQ and NIXL between them, and data
+processes that are processes where nothing of them is to be broken or moved; the test is
+the orchestrator.
 """
 
 from __future__ import annotations
@@ -19,27 +20,38 @@ from tests.needs import needs
 needs("nixl", "zmq")
 
 from ec_connector.engine.facts import ModelFacts
-from ec_connector.network.data import NixlReader
 from ec_protocol.p2p import wire
+from ec_protocol.p2p.grants import ProducerGrants
+from tests.guide.inside_peers import InsidePeers
 from tests.world.engine import Engine, engine
 from tests.world.host import BLOCK, ELEMENT, WIDTH, request
+from tests.world.instance import wait_for
 from tests.world.peers import RealPeers, Remote, announcement
-from tests.world.processes import until
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def producer(**settings: Any) -> Any:
-    return engine(role="ec_producer", p2p=RealPeers(), **settings)
+    return engine(role="ec_producer", p2p=InsidePeers(), **settings)
 
 
 def consumer(**settings: Any) -> Any:
-    return engine(role="ec_consumer", p2p=RealPeers(), **settings)
+    return engine(role="ec_consumer", p2p=InsidePeers(), **settings)
 
 
 @contextmanager
 def both(**settings: Any) -> Iterator[tuple[Engine, Engine]]:
     with producer(**settings) as p, consumer(**settings) as c:
+        yield p, c
+
+
+@contextmanager
+def both_in_processes() -> Iterator[tuple[Engine, Engine]]:
+    """With servers and readers of their own."""
+    with (
+        engine(role="ec_producer", p2p=RealPeers()) as p,
+        engine(role="ec_consumer", p2p=RealPeers()) as c,
+    ):
         yield p, c
 
 
@@ -64,7 +76,7 @@ def settle(p: Engine) -> None:
 
 # --------------------------------------------------------------------------- step 1
 def test_step_1_request_finished_announces_every_resident_encoding():
-    with producer() as p:
+    with engine(role="ec_producer", p2p=RealPeers()) as p:
         announced = announce(p, 2, ("a", 3), ("b", 2))
         host, port = p.p2p.address
         assert announced == {
@@ -130,7 +142,7 @@ def test_step_1_a_consumer_announces_nothing():
 # --------------------------------------------------------------------------- step 2
 @pytest.mark.parametrize("has_media", [True, False])
 def test_step_2_the_consumer_takes_the_producers_params_with_or_without_media(has_media):
-    with both() as (p, c):
+    with both_in_processes() as (p, c):
         params = announce(p, 1, ("a", 3))
         settle(p)
         r = request("decode", 7, ("a", 3), params=params, has_media=has_media, output_len=3)
@@ -148,10 +160,10 @@ def test_step_3_ensure_cache_available_defers_until_the_read_has_landed():
         r = request("decode", ("a", 3), params=params, has_media=False)
         delegate = c.scheduler
         assert delegate.ensure_cache_available(r, 0) is False
-        until(lambda: delegate.ensure_cache_available(r, 0), "the READ to land")
+        wait_for(lambda: delegate.ensure_cache_available(r, 0), "the READ to land")
         assert c.tier.get("a").servable
-        assert c.node.reads.counters["reads_done"] == 1
-        assert c.node.reads.counters["bytes_read"] == 3 * BLOCK
+        assert c.p2p.counters()["reads_done"] == 1
+        assert c.p2p.counters()["bytes_read"] == 3 * BLOCK
         c.run(r)
         assert r.finished == "length"
         p.drain()
@@ -164,7 +176,7 @@ def test_step_3_what_is_cached_locally_is_not_asked_for():
         c.run(request("first", ("a", 3), params=params))
         c.reset_encoder_cache()
         c.run(request("second", ("a", 3), ("b", 2), params=params))
-        assert c.node.reads.counters["fetches"] == 2
+        assert c.p2p.counters()["fetches"] == 2
         assert c.encoded == []
         p.drain()
 
@@ -173,7 +185,7 @@ def test_step_3_media_that_the_prompt_has_passed_is_not_asked_for():
     with consumer() as c:
         r = request("r", ("a", 3), params={"a": {"peer_host": "127.0.0.1", "peer_port": 9}})
         assert c.scheduler.ensure_cache_available(r, 3)
-        assert not c.node.reads.counters
+        assert not c.p2p.counters()
         c.scheduler.request_finished(r)
         c.drain()
 
@@ -193,20 +205,20 @@ def test_step_4_not_ready_is_asked_again_with_the_same_blocks_and_costs_no_recom
         assert p.tier.get("a").state == "saving"
 
         waiting = request("decode", ("a", 3), params=r.announced, has_media=False)
-        delegate, counters = c.scheduler, c.node.reads.counters
+        delegate = c.scheduler
         assert not delegate.ensure_cache_available(waiting, 0)
         blocks = c.tier.get("a").extents
         deadline = time.monotonic() + 20
-        while counters["retries"] < 3:
+        while c.p2p.counters()["retries"] < 3:
             assert not delegate.ensure_cache_available(waiting, 0)
             assert c.tier.get("a").extents == blocks
             assert time.monotonic() < deadline
-            time.sleep(0.001)
+            c.p2p.play(c)
         settle(p)  # the save lands
         c.run(waiting)
         assert waiting.finished == "length"
         assert c.encoded == []
-        assert counters["fallbacks"] == 0
+        assert c.p2p.counters()["fallbacks"] == 0
         p.drain()
 
 
@@ -230,14 +242,14 @@ def test_step_5_nack_missing_falls_back():
         p.run(request("x", ("c", 8)), request("y", ("d", 8)))  # evicts a
         assert p.tier.get("a") is None
         failing(c, params)
-        assert p.node.grants.counters["nack_missing"] >= 1
+        assert p.p2p.counters()["nack_missing"] >= 1
 
 
 def test_step_5_nack_incompat_falls_back():
     other = ModelFacts("0", "another-model", "bfloat16", ELEMENT)
-    with producer() as p, engine(role="ec_consumer", p2p=RealPeers(facts=other)) as c:
+    with producer() as p, engine(role="ec_consumer", p2p=InsidePeers(facts=other)) as c:
         failing(c, announce(p, ("a", 3)))
-        assert p.node.grants.counters["nack_incompat"] >= 1
+        assert p.p2p.counters()["nack_incompat"] >= 1
         p.drain()
 
 
@@ -246,7 +258,7 @@ def test_step_5_nack_version_falls_back(monkeypatch):
         params = announce(p, ("a", 3))
         monkeypatch.setattr(wire, "VERSIONS", (7,))
         failing(c, params)
-        assert p.node.grants.counters["nack_version"] >= 2, "asked once in each version"
+        assert p.p2p.counters()["nack_version"] >= 2, "asked once in each version"
         monkeypatch.undo()
         p.drain()
 
@@ -254,15 +266,15 @@ def test_step_5_nack_version_falls_back(monkeypatch):
 def test_step_5_nack_internal_falls_back(monkeypatch):
     with both() as (p, c):
         params = announce(p, ("a", 3))
-        judge = type(p.node.grants)._judge
+        judge = ProducerGrants._judge
 
         def broken(self: Any, identity: bytes, req: Any, now: float, *, again: bool) -> Any:
             judge(self, identity, req, now, again=again)
             return wire.XferStatus.NACK_INTERNAL
 
-        monkeypatch.setattr(type(p.node.grants), "_judge", broken)
+        monkeypatch.setattr(ProducerGrants, "_judge", broken)
         failing(c, params)
-        assert p.node.grants.counters["nack_internal"] >= 1
+        assert p.p2p.counters()["nack_internal"] >= 1
         monkeypatch.undo()
         p.drain()
 
@@ -270,24 +282,42 @@ def test_step_5_nack_internal_falls_back(monkeypatch):
 def test_step_5_ack_timeout_falls_back():
     with producer() as p:
         params = announce(p, ("a", 3))
-        peers = RealPeers(consumer_ack_timeout_s=0.3)
+        peers = InsidePeers(consumer_ack_timeout_s=0.3)
         with engine(role="ec_consumer", p2p=peers) as c:
-            with p.lock:  # the producer's pump cannot answer
-                started = time.monotonic()
-                failing(c, params)
+            p.p2p.stands = True  # the producer's server cannot answer
+            started = time.monotonic()
+            failing(c, params)
+            p.p2p.stands = False
             assert time.monotonic() - started < 10
-            assert c.node.reads.counters["ack_timeouts"] >= 1
+            assert c.p2p.counters()["ack_timeouts"] >= 1
         p.drain()
 
 
-def test_step_5_read_timeout_falls_back_and_the_blocks_are_quarantined(monkeypatch):
+class NeverSeen:
+    """A data plane of which no READ is seen to end, as towards a stopped process."""
+
+    def __init__(self) -> None:
+        self.reader: Any = None
+        self.blind = True
+
+    def wrap(self, reader: Any) -> NeverSeen:
+        self.reader = reader
+        return self
+
+    def poll(self) -> Any:
+        return [] if self.blind else self.reader.poll()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reader, name)
+
+
+def test_step_5_read_timeout_falls_back_and_the_blocks_are_quarantined():
+    plane = NeverSeen()
     with producer() as p:
         params = announce(p, ("a", 3))
         settle(p)
-        peers = RealPeers(read_timeout_s=0.3)
+        peers = InsidePeers(wrap_reader=plane.wrap, read_timeout_s=0.3)
         with engine(role="ec_consumer", p2p=peers) as c:
-            # The READ is under way for ever, as towards a stopped process.
-            monkeypatch.setattr(NixlReader, "poll", lambda self: [])
             without = request("without", ("a", 3), params=params, has_media=False)
             c.host.add(without)
             deadline = time.monotonic() + 30
@@ -296,12 +326,14 @@ def test_step_5_read_timeout_falls_back_and_the_blocks_are_quarantined(monkeypat
                 c.step()
                 c.p2p.play(c)
             assert without.finished == "failed"
-            assert c.node.reads.counters["read_timeouts"] == 1
-            assert c.node.reads.counters["quarantined"] == 1
-            monkeypatch.undo()
+            assert c.p2p.counters()["read_timeouts"] == 1
+            assert c.p2p.counters()["quarantined"] == 1
+            assert c.tier.quarantined_blocks == 3
+            plane.blind = False
             while c.tier.quarantined_blocks:  # the proof comes: endpoint closed, or DONE
                 assert time.monotonic() < deadline
                 c.p2p.play(c)
+            assert c.tier.retired_blocks == 0
             c.drain()
         p.drain()
 
@@ -309,7 +341,7 @@ def test_step_5_read_timeout_falls_back_and_the_blocks_are_quarantined(monkeypat
 def test_step_5_peer_disconnect_falls_back_in_heartbeat_time():
     """A dead producer costs what its heartbeats take, not the 60 s of a quarantine."""
     with consumer() as c:
-        with producer() as p:
+        with engine(role="ec_producer", p2p=RealPeers()) as p:
             params = announce(p, ("a", 3))
             p.drain()
         started = time.monotonic()

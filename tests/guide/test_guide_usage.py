@@ -177,7 +177,7 @@ def test_shutdown_unlinks_the_region():
     config = ECConfig.parse({"ec_cpu_bytes": 4096, **trace_setting("guide")}, "ec_both")
     facts = ModelFacts("v", "m", "bfloat16", 2)
     instance = SchedulerInstance(config, facts, region, items=lambda r: [])
-    assert instance.scheduler.build_connector_meta() == StepMetadata(1)
+    assert instance.scheduler.build_connector_meta() == StepMetadata(1, region=region.identity)
     instance.shutdown()
     region.close(unlink=True)
     assert not os.path.exists(region.path)

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import time
 
+#: Seconds in one of the host's of a clock that stands still: nothing to any bound that a
+#: test looks at, and enough for traces to show what came after what.
+_STILL = 1e-9
+
 
 class Clock:
     """Monotonic seconds that go by slowly, unless a test moves them on.
@@ -35,5 +39,5 @@ class Clock:
             at: The exact time to stand at; None for what it is.
         """
         now = self() if at is None else at
-        self._line = (now, time.monotonic(), 0.0)
+        self._line = (now, time.monotonic(), _STILL)
         return now

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both ends of the wire: vLLM's connector in forked processes, ours in this one.
+"""Both ends of the wire: vLLM's connector in forked processes, ours in this thread.
+
+Ours is an engine and its data processes as objects (``inside.Inside``), which take turns
+whenever a test waits for something, and not otherwise: a test that lets our side stand
+still, or looks at what it holds, need only not wait meanwhile.
 
 One fork server imports vLLM, torch and NIXL, which takes longer than all tests together;
 every process with the built-in connector is forked from it before any socket, agent or
@@ -16,7 +20,7 @@ import os
 import random
 import signal
 import tempfile
-import threading
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
@@ -27,14 +31,17 @@ import pytest
 import zmq
 
 from ec_connector.engine.facts import ModelFacts
+from ec_connector.engine.scheduler import ECScheduler
 from ec_protocol.p2p import wire
+from ec_protocol.p2p.fetches import Fetches
+from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.p2p.wire import XferAck, XferReq
 from tests.e2e.server import CPU_ENV, free_port
+from tests.ec_connector.network.inside import READER, Inside
 from tests.interop import forked
 from tests.interop.clock import Clock
 from tests.world import processes
-from tests.world.instance import BLOCK, Node
-from tests.world.processes import until
+from tests.world.instance import BLOCK, wait_for
 
 #: The release whose classes are driven; the compatibility hash contains it.
 RELEASE = "0.32.0"
@@ -49,7 +56,11 @@ START_S = 500.0
 #: No peer is missed because it had to wait for a core.
 PATIENT = {"heartbeat_timeout_s": 60.0, "heartbeat_ttl_s": 60.0}
 
-marks = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.vllm]
+marks = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    pytest.mark.vllm,
+]
 
 _numbers = itertools.count(1)
 
@@ -62,6 +73,11 @@ def fresh() -> str:
 def content(name: str, rows: int = ROWS) -> bytes:
     """What the encoding of that name looks like."""
     return random.Random(name).randbytes(rows * BLOCK)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for something that another process does, or that ours do in their turns."""
+    wait_for(condition, what, PATIENCE_S)
 
 
 @functools.cache
@@ -86,8 +102,6 @@ class Builtin:
 
     def __init__(self, role: str, blocks: int = 128, port: int = 0, **options: Any) -> None:
         self.port = port or free_port()
-        # Hooks on our pump's thread talk to it too.
-        self._turn = threading.Lock()
         self._log = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._pipe, theirs = fork_server().Pipe()
         self.process = fork_server().Process(
@@ -121,9 +135,8 @@ class Builtin:
         return Path(self._log.name).read_text()[-4000:]
 
     def tell(self, do: str, **arguments: Any) -> Any:
-        with self._turn:
-            self._pipe.send({"do": do, **arguments})
-            return self._answer()
+        self._pipe.send({"do": do, **arguments})
+        return self._answer()
 
     # ---------------------------------------------------------------- engine steps
     def hold(self) -> None:
@@ -266,14 +279,27 @@ class Around:
         return getattr(self._reader, name)
 
 
-class Ours(Node):
-    """Our connector's scheduler half, with hooks around its data plane and its clock."""
+class Ours(Inside):
+    """Our connector's scheduler half, with hooks around its data plane and its clock.
+
+    Attributes:
+        scheduler: The delegate; requests tell it their ``items``.
+    """
+
+    clock: Clock
 
     def __init__(
-        self, role: str, blocks: int = 128, *, port: int = 0, world_size: int = 1, **settings: float
+        self,
+        role: str,
+        blocks: int = 128,
+        *,
+        port: int = 0,
+        world_size: int = 1,
+        **settings: float,
     ) -> None:
-        self.clock = Clock()
         self.plane = Around()
+        self._turning = False
+        self._past: Counter[str] = Counter()
         super().__init__(
             role,
             blocks,
@@ -281,17 +307,62 @@ class Ours(Node):
             facts=FACTS,
             extra=PATIENT | settings,
             wrap_reader=self.plane.wrap,
-            clock=self.clock,
+            clock=Clock(),
             world_size=world_size,
         )
+        self.scheduler = ECScheduler(
+            self.node,
+            items=lambda request: request.items,
+            element_size=FACTS.element_size,
+            dtype=FACTS.dtype,
+            data=self,  # type: ignore[arg-type]
+            clock=self.clock,
+        )
+
+    @property
+    def reads(self) -> Fetches:
+        """The reader's fetches."""
+        assert self.reader is not None
+        return self.reader.reader.fetches
+
+    @property
+    def grants(self) -> ProducerGrants:
+        """The server's grants."""
+        assert self.server is not None
+        assert self.server._serving is not None
+        return self.server._serving.grants
+
+    def turn(self) -> None:
+        """Everybody once; nothing from within one of the hooks, which are a part of a turn."""
+        if self._turning:
+            return
+        self._turning = True
+        try:
+            super().turn()
+        finally:
+            self._turning = False
 
     def after(self, seconds: float) -> None:
         """That much time goes by."""
         self.clock.advance(seconds)
-        self.p2p.wake()
 
     def count(self, counter: str, at_least: int = 1) -> None:
-        until(lambda: self.counters().get(counter, 0) >= at_least, counter)
+        until(lambda: self.counters()[counter] >= at_least, counter)
+
+    def reader_exits(self) -> None:
+        """Its process is gone, as the kernel tells the engine (EC-14.8).
+
+        The parent has it killed ``data_drain_s`` after it said that a READ is lost. Here
+        its sockets and its agent go, as they would with it; it says nothing any more.
+        """
+        reader, self.reader = self.reader, None
+        assert reader is not None
+        self._past.update(reader.reader.counters)
+        reader.close()
+        self.link.exited(READER, self.clock())
+
+    def counters(self) -> Counter[str]:
+        return super().counters() + self._past
 
     def saved(self, rows: int = ROWS) -> tuple[str, bytes, Any]:
         """Name, bytes and announcement of a new encoding, without the engine around it."""
@@ -306,19 +377,19 @@ class Ours(Node):
         return {name: {"metadata": {}, **told, "shape": [rows, BLOCK // 2]}}
 
     def whole(self) -> None:
-        """Wait until no READ and no grant is open, and no block is lost."""
+        """Wait until no READ, loan and grant is open, and no block is lost."""
         until(self.is_whole, "every block back")
 
     def is_whole(self) -> bool:
-        with self.lock:
-            self.tier.check()
-            consumer, producer = self.node.reads, self.node.grants
-            return (
-                all(entry.servable for entry in self.tier.entries())
-                and self.tier.quarantined_blocks + self.tier.retired_blocks == 0
-                and (consumer is None or consumer.idle)
-                and (producer is None or producer.open_grants == 0)
-            )
+        self.tier.check()
+        loans = self.link.loans
+        return (
+            all(entry.servable for entry in self.tier.entries())
+            and self.tier.quarantined_blocks + self.tier.retired_blocks == 0
+            and not loans
+            and (self.reader is None or self.reads.idle)
+            and (self.server is None or self.grants.open_grants == 0)
+        )
 
 
 class Dealer:
@@ -333,7 +404,7 @@ class Dealer:
     def ask(self, request: XferReq) -> tuple[XferAck, int]:
         """The answer, and its length."""
         self.socket.send_multipart([b"", wire.encode(request)])
-        assert self.socket.poll(PATIENCE_S * 1000), "no answer"
+        until(lambda: self.socket.poll(0), "an answer")
         frames = self.socket.recv_multipart()
         return wire.decode_ack(frames), len(frames[1])
 

@@ -32,18 +32,17 @@ def test_what_was_fetched_is_held_until_both_ranks_have_loaded_it(both):
         assert theirs.tell("pins")[made_here] == 1
         theirs.tell("report", loads=[load])
         assert theirs.tell("pins")[made_here] == left
-    with node.lock:
-        copies, entry = node.instance.node.copies, node.tier.get(made_there)
-        assert entry is not None
-        node.tier.reserve(made_there)
-        copy = copies.plan_load(made_there)
-        copies.submit(copy)
-        node.tier.end_step()
-        node.node.reads.consumed("request", made_there)
-        for rank, state in enumerate(("pinned", "ready")):
-            assert entry.state == "pinned"
-            copies.report(copy.copy_id, rank, landed=True)
-            assert entry.state == state
+    copies, entry = node.node.copies, node.tier.get(made_there)
+    assert entry is not None
+    node.tier.reserve(made_there)
+    copy = copies.plan_load(made_there)
+    copies.submit(copy)
+    node.tier.end_step()
+    node.node.waiters.consumed("request", made_there)
+    for rank, state in enumerate(("pinned", "ready")):
+        assert entry.state == "pinned"
+        copies.report(copy.copy_id, rank, landed=True)
+        assert entry.state == state
 
 
 @pytest.mark.clause("EC-5.4")

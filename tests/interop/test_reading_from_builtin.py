@@ -23,7 +23,7 @@ TIMING_LEASE_S = 30.0
 
 def fence_of(node: Ours) -> float:
     """Of the only attempt, whose request leaves at the time that the clock stands at."""
-    timing = node.node.reads.timing
+    timing = node.reads.timing
     assert timing.lease_s == TIMING_LEASE_S
     return timing.fence(node.clock(), timing.lease_s)
 
@@ -33,7 +33,7 @@ def test_both_have_the_same_compatibility_hash_and_lease(their_producer, our_con
     assert their_producer.hello["vllm"] == RELEASE
     assert their_producer.hello["compat"] == COMPAT
     # What we assume of peers that do not say.
-    assert our_consumer.node.reads.timing.lease_s <= their_producer.hello["lease"]
+    assert our_consumer.reads.timing.lease_s <= their_producer.hello["lease"]
 
 
 @pytest.mark.clause("EC-5.5", "EC-8.6")
@@ -51,8 +51,7 @@ def test_bytes_arrive_bit_for_bit_and_our_notices_end_its_grants(their_producer,
 @pytest.mark.clause("EC-11.4")
 def test_its_announcement_is_understood(their_producer, our_consumer):
     name, data, params = their_producer.save(7)
-    scheduler = our_consumer.instance.scheduler
-    scheduler.items = lambda request: request.items
+    scheduler = our_consumer.scheduler
     request = SimpleNamespace(
         request_id="r", ec_transfer_params=params, items=[make_item(name, 7, BLOCK // 2, 2, end=7)]
     )
@@ -69,7 +68,7 @@ def test_no_read_is_posted_without_time_before_the_fence(their_producer, ours, l
     node = ours("ec_consumer", fetch_budget_s=50.0)
     name, data, _ = their_producer.save()
     node.clock.stand_still(at=1000.0)
-    last = fence_of(node) - node.node.reads.timing.min_read_s
+    last = fence_of(node) - node.reads.timing.min_read_s
     node.plane.before_prepare = lambda: node.clock.stand_still(last if late else last - 1e-6)
     node.ask(name, their_producer.address, NBYTES)
     if late:
@@ -139,7 +138,7 @@ def test_the_end_of_one_attempt_does_not_end_anothers_grant(their_producer, our_
     producer.hold()
     node.plane.withhold = True
     node.ask(name, producer.address, NBYTES, "first")
-    node.after(node.node.reads.timing.fetch_budget_s)
+    node.after(node.reads.timing.fetch_budget_s)
     assert node.fetch(name, producer.address, NBYTES, "first") == "failed"
     node.whole()
     producer.step_until(lambda: node.plane.withheld, "the answer that nobody waits for")
@@ -172,8 +171,7 @@ def test_a_request_that_leaves_releases_its_grant(their_producer, our_consumer):
     name, _, _ = producer.save()
     producer.hold()
     assert node.ask(name, producer.address, NBYTES) == "pending"
-    with node.lock:
-        node.node.reads.leave("request", node.clock())
+    node.node.waiters.leave("request", node.clock())
     node.whole()
     producer.step_until(lambda: node.plane.notified, "the answer that nobody waits for")
     producer.step_until(producer.no_grants, "the release of its grant")
@@ -211,7 +209,7 @@ def test_a_save_that_has_not_landed_is_asked_for_again(their_producer, our_consu
 @pytest.mark.clause("EC-8.4")
 def test_another_model_is_refused(their_producer, our_consumer):
     node = our_consumer
-    node.node.reads.attempts.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
+    node.reads.attempts.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
     name, _, _ = their_producer.save(1)
     assert node.fetch(name, their_producer.address, BLOCK) == "failed"
     assert node.counters()["refused"] == 1
@@ -239,7 +237,7 @@ def test_a_release_that_speaks_neither_version_is_given_up(builtins, our_consume
 
 
 # ------------------------------------------------------------------- loss and restart
-@pytest.mark.clause("EC-6.1", "EC-6.2")
+@pytest.mark.clause("EC-6.1", "EC-6.2", "EC-14.8")
 def test_killed_under_a_read_it_costs_a_fall_back(their_producer, our_consumer):
     producer, node = their_producer, our_consumer
     warm, data, _ = producer.save(1)
@@ -247,8 +245,10 @@ def test_killed_under_a_read_it_costs_a_fall_back(their_producer, our_consumer):
     name, _, _ = producer.save()
     node.plane.before_post = producer.kill
     assert node.fetch(name, producer.address, NBYTES) == "failed"
-    node.count("quarantine_ended_endpoint_closed")
+    assert node.tier.quarantined_blocks == ROWS
+    node.reader_exits()
     node.whole()
+    assert (node.counters()["lost"], node.counters()["exited"]) == (1, 1)
 
 
 @pytest.mark.clause("EC-6.1", "EC-6.4")
@@ -263,11 +263,10 @@ def test_stopped_under_a_read_its_blocks_are_held_until_the_read_is_over(
     node.plane.before_post = producer.stop
     assert node.ask(name, producer.address, NBYTES) == "pending"
     until(lambda: node.plane.posted == [1, 2], "the READ")
-    node.after(node.node.reads.timing.read_timeout_s)
+    node.after(node.reads.timing.read_timeout_s)
     node.count("read_timeouts")
     assert node.fetch(name, producer.address, NBYTES) == "failed"
-    with node.lock:
-        assert node.tier.quarantined_blocks == ROWS
+    assert node.tier.quarantined_blocks == ROWS
     producer.resume()
     node.count("quarantine_ended_completed")
     node.whole()
@@ -303,6 +302,6 @@ def test_another_process_at_its_address_is_read_by_its_own_metadata(
     name, data, _ = second.save()
     # The address cools down after the loss; whoever asks meanwhile encodes.
     assert node.fetch(name, second.address, NBYTES, "too soon") == "failed"
-    node.after(node.node.reads.timing.heartbeat_timeout_s)
+    node.after(node.reads.timing.heartbeat_timeout_s)
     assert node.fetch(name, second.address, NBYTES, "later") == "ready"
     assert node.bytes_of(name) == data

@@ -34,13 +34,13 @@ pytestmark = marks
 
 
 def lease_of(node: Ours) -> float:
-    return node.node.grants.timing.lease_s
+    return node.grants.timing.lease_s
 
 
 def no_room(node: Ours, rows: int = ROWS) -> bool:
     """Whether everything that is in the tier is in use."""
-    with node.lock:
-        return node.instance.node.copies.plan_save(fresh(), rows * BLOCK) is None
+    node.turn()  # the engine knows what time it is
+    return node.node.copies.plan_save(fresh(), rows * BLOCK) is None
 
 
 @pytest.mark.clause("EC-5.5", "EC-8.7")
@@ -59,22 +59,20 @@ def test_an_encoding_in_two_extents_arrives_in_order(their_consumer, ours):
     """Our order of bytes is the order of our extents, and its blocks are ours one by one."""
     node = ours("ec_producer", blocks=8)
     names = [node.saved(2)[0] for _ in range(4)]
-    with node.lock:
-        kept = node.tier.get(names[1])
-        assert kept is not None
-        node.tier.hold(kept, ("hold", 1))
+    kept = node.tier.get(names[1])
+    assert kept is not None
+    node.tier.hold(kept, ("hold", 1))
     name, data, params = node.saved(4)
-    with node.lock:
-        entry = node.tier.get(name)
-        assert len(entry.extents) == 2
+    entry = node.tier.get(name)
+    assert entry is not None
+    assert len(entry.extents) == 2
     assert Asked(their_consumer, name, params, 4).admitted()["bytes"] == data
 
 
 @pytest.mark.clause("EC-11.1")
 def test_our_announcement_is_understood(their_consumer, our_producer):
     name, data, _ = our_producer.saved(3)
-    scheduler = our_producer.instance.scheduler
-    scheduler.items = lambda request: request.items
+    scheduler = our_producer.scheduler
     items = [make_item(name, 3, BLOCK // 2, 2, metadata={"image_grid_thw": [1, 2, 3]})]
     _, params = scheduler.request_finished(SimpleNamespace(request_id="r", items=items))
     assert Asked(their_consumer, name, params, 3).admitted()["bytes"] == data
@@ -85,14 +83,12 @@ def test_our_announcement_is_understood(their_consumer, our_producer):
 def test_a_save_that_has_not_landed_is_asked_for_again(their_consumer, our_producer):
     node = our_producer
     name = fresh()
-    with node.lock:
-        save = node.begin_save(name, NBYTES)
+    save = node.begin_save(name, NBYTES)
     asked = Asked(their_consumer, name, node.announced(name))
     node.count("nack_not_ready", 3)
     assert not asked.state["admitted"]
     data = content(name)
-    with node.lock:
-        node.end_save(save, data)
+    node.end_save(save, data)
     assert asked.admitted()["bytes"] == data
 
 
@@ -108,7 +104,7 @@ def test_what_we_do_not_have_it_encodes_itself(their_consumer, our_producer):
 @pytest.mark.clause("EC-8.4")
 def test_another_model_is_refused(their_consumer, our_producer):
     node = our_producer
-    node.node.grants.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
+    node.grants.compat_hash = wire.compatibility_hash(RELEASE, "other", "x", BLOCK)
     name, _, params = node.saved()
     assert not Asked(their_consumer, name, params).admitted()["ready"]
     assert node.counters()["nack_incompat"] == 1
@@ -137,7 +133,7 @@ def test_what_it_was_granted_stays_where_it_is_until_the_lease_is_over(
     node.count("grants")
 
     def looked_at(now: float) -> None:
-        """The pump has let every timer run out that has by then: it answers twice."""
+        """The server has let every timer run out that has by then: it answers twice."""
         node.clock.stand_still(now)
         dealer = dealers(node.address)
         for _ in range(2):
@@ -232,7 +228,7 @@ def test_it_cannot_pin_more_than_its_share_and_gets_everything_in_the_end(
 
 # -------------------------------------------------------------------- loss and restart
 @pytest.mark.clause("EC-5.5")
-def test_killed_under_its_read_it_costs_one_lease(their_consumer, our_producer):
+def test_killed_under_its_read_it_costs_one_lease(their_consumer, our_producer, dealers):
     consumer, node = their_consumer, our_producer
     name, _, params = node.saved()
     consumer.hold()
@@ -240,14 +236,15 @@ def test_killed_under_its_read_it_costs_one_lease(their_consumer, our_producer):
     asked.sent()
     node.count("grants")
     # Our agent stands still, so the READ cannot move.
-    with node.lock:
+    with node.standing_still():
         consumer.step_until(lambda: consumer.tell("account")["reading"], "its READ")
         consumer.kill()
     assert not node.is_whole()
     node.after(lease_of(node))
     node.count("expired")
     node.whole()
-    assert node.p2p.healthy
+    ack, _ = dealers(node.address).ask(plain(name))
+    assert ack.status == XferStatus.OK
 
 
 @pytest.mark.clause("EC-9.2")

@@ -39,10 +39,10 @@ from ec_protocol.p2p.commands import (
     ReleaseGrant,
     SendReq,
 )
-from ec_protocol.p2p.fetches import FetchState
 from ec_protocol.tier.copies import Copy
 from ec_protocol.tier.entry import Entry
 from ec_protocol.trace import Trace
+from ec_protocol.waiters import FetchState
 
 PRODUCER: PeerKey = ("producer", 5601)
 CONSUMER = b"consumer-identity"
@@ -185,7 +185,8 @@ class World(Region):
             node("consumer", blocks, incarnation="c1", timing=self.timing, trace=trace)
         )
         assert self.node.reads is not None
-        self.reads = self.node.reads
+        assert self.node.waiters is not None
+        self.reads, self.waiters = self.node.reads, self.node.waiters
         self.producer_blocks = producer_blocks
         self.producer = self._new_producer()
         self.requests: list[bytes] = []
@@ -220,7 +221,7 @@ class World(Region):
     # ------------------------------------------------------- the consumer's engine
     def fetch(self, mm_hash: str, nbytes: int, waiter: str = "request-1") -> FetchState:
         """What the engine thread asks once per step."""
-        return self.reads.fetch(mm_hash, PRODUCER, nbytes, None, waiter, self.now)
+        return self.waiters.fetch(mm_hash, PRODUCER, nbytes, None, waiter, self.now)
 
     # --------------------------------------------------------------- the pump
     def pump(self) -> list[Command]:

@@ -8,12 +8,13 @@ from typing import Any
 
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
-from ec_protocol import Node, Peering
+from ec_protocol.engine import Engine as Core
 from ec_protocol.items import Item
 from ec_protocol.tier.encodings import EncodingTier
 from tests.recording import played
 from tests.world import core
 from tests.world.core import BLOCK, ELEMENT
+from tests.world.peers import Played
 
 
 @dataclass
@@ -29,53 +30,41 @@ def item(name: str, rows: int = 1, **kw: Any) -> Item:
 
 
 @dataclass
-class FakeP2P:
-    """The peer-to-peer half without a pump: the test plays the pump."""
-
-    address: tuple[str, int] | None = ("peer.example", 5601)
-    wakes: int = 0
-    stopped: bool = False
-    healthy: bool = True
-
-    def wake(self) -> None:
-        self.wakes += 1
-
-    def shutdown(self) -> None:
-        self.stopped = True
-
-
-@dataclass
 class Engine:
-    """One scheduler with its clock."""
+    """One scheduler with its clock; with ``p2p`` the test plays the data processes."""
 
     role: str = "ec_both"
     blocks: int = 8
     world_size: int = 1
-    p2p: FakeP2P | None = None
+    p2p: bool = False
     now: float = 100.0
-    node: Node = field(init=False)
+    node: Core = field(init=False)
+    data: Played = field(init=False)
     scheduler: ECScheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        config = {"vllm_version": "test", "model": "model", "dtype": "torch.bfloat16"}
-        self.node = Node(
+        self.node = Core(
             blocks=self.blocks,
             block_bytes=BLOCK,
             role=self.role.removeprefix("ec_"),  # type: ignore[arg-type]
             ranks=self.world_size,
             trace=played("engine", lambda: self.now),
-            peering=Peering(**config, incarnation="p", base_addr=4096) if self.p2p else None,
         )
-        if self.node.grants is not None:
-            self.node.offer(b"agent")
+        if self.p2p:
+            self.data = Played(self.node)
+            self.data.turn = self._turn  # type: ignore[method-assign]
         self.scheduler = ECScheduler(
             self.node,
             items=lambda request: request.items,
             element_size=ELEMENT,
             dtype="bfloat16",
-            p2p=self.p2p,  # type: ignore[arg-type]
+            data=self.data if self.p2p else None,  # type: ignore[arg-type]
             clock=lambda: self.now,
         )
+
+    def _turn(self) -> None:
+        self.data.turns += 1
+        self.data.at(self.now)
 
     @property
     def tier(self) -> EncodingTier:

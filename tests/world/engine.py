@@ -9,9 +9,7 @@ back. ``drain`` does all of it until the engine is idle and checks that nothing 
 
 from __future__ import annotations
 
-import itertools
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,7 +27,7 @@ from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.engine.worker import ECWorker
 from ec_connector.region.shared import SharedRegion
-from ec_protocol import Node, Peering
+from ec_protocol.engine import Engine as Core
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
@@ -40,7 +38,6 @@ from tests.world.host import BLOCK, DTYPE, ELEMENT, WIDTH, Host, Request, Step, 
 
 Kind = Literal["device", "cpu"]
 FACTS = ModelFacts("0", "harness", "bfloat16", ELEMENT)
-_numbers = itertools.count(1)
 
 
 @dataclass(eq=False)
@@ -133,7 +130,7 @@ class Engine:
         kind: ``device``: simulated and slow; ``cpu``: the real engine for host memory.
         depth: Steps that may be in flight: 2 schedules asynchronously.
         tokens, encoder_rows, cache_rows: See ``Host``.
-        p2p: The peer-to-peer half: a ``Remote``, or ``RealPeers``.
+        p2p: Its data processes: a ``Remote``, or ``RealPeers``.
     """
 
     def __init__(
@@ -152,42 +149,30 @@ class Engine:
         self._folder = tempfile.TemporaryDirectory(prefix=prefix(), dir=SHM)
         self.blocks = blocks
         self.config = ECConfig.parse({"ec_cpu_bytes": blocks * BLOCK}, role)
-        self.lock = threading.Lock()
         self.now = 1000.0
-        # Peers with threads of their own need a clock that runs; `now` moves it further.
+        # Peers in processes of their own need a clock that runs; `now` moves it further.
         self.clock: Callable[[], float] = lambda: self.now
         self.region = self.open_region()
         self.is_real = getattr(p2p, "is_real", False)
-        facts = getattr(p2p, "facts", FACTS)
         if p2p is not None:
             p2p.prepare(self)
-        self.node = Node(
+        self.node = Core(
             blocks=blocks,
             block_bytes=BLOCK,
             role=self.config.role,
             ranks=world_size,
             timing=self.config.timing,
             trace=self.trace(),
-            peering=Peering(
-                vllm_version=facts.vllm_version,
-                model=facts.model,
-                dtype=f"torch.{facts.dtype}",
-                incarnation=f"harness{next(_numbers)}",
-                base_addr=self.region.address,
-            )
-            if p2p is not None
-            else None,
         )
-        if p2p is not None:
-            p2p.attach(self)
+        data = p2p.attach(self) if p2p is not None else None
         self.p2p = p2p
         self.scheduler = ECScheduler(
             self.node,
             items=lambda request: request.items,
             element_size=ELEMENT,
             dtype="bfloat16",
-            p2p=p2p,
-            lock=self.lock,
+            data=data,
+            region=self.region.identity,
             clock=self.clock,
         )
         self.host = Host(
@@ -299,7 +284,10 @@ class Engine:
             assert time.monotonic() < deadline, f"not idle: {self.leftovers()}"
             self.step_and_play()
         # Holds on announced encodings end with their time.
-        self.now += 1e4
+        if self.is_real:  # its data processes go by the kernel's clock
+            self.holds.tick(self.clock() + 1e4)
+        else:
+            self.now += 1e4
         self.host.to_announce = 1
         self.step()
         if self.p2p is not None:

@@ -129,7 +129,8 @@ class Node:
         assert made.grants is not None
         self.core = made
         self.tier, self.holds, self.copies = made.tier, made.holds, made.copies
-        self.consumer, self.producer = made.reads, made.grants
+        assert made.waiters is not None
+        self.consumer, self.producer, self.waiters = made.reads, made.grants, made.waiters
         self.incarnation = incarnation
         self.writing: list[Writing] = []
         self.commands: list[object] = []

@@ -163,13 +163,13 @@ class ConnectorMachine(RuleBasedStateMachine):
     def ensure_cache_available(self, name: str, mm_hash: str, producer: int, waiter: str) -> None:
         node = self.world.nodes[name]
         entry = node.tier.get(mm_hash)
-        if entry is None or node.consumer.fetching(mm_hash):
+        if entry is None or node.waiters.fetching(mm_hash):
             now = self.world.now(node)
-            node.consumer.fetch(mm_hash, ("sim", producer), nbytes(mm_hash), None, waiter, now)
+            node.waiters.fetch(mm_hash, ("sim", producer), nbytes(mm_hash), None, waiter, now)
 
     def request_finished(self, name: str, waiter: str) -> None:
         node = self.world.nodes[name]
-        node.consumer.leave(waiter, self.world.now(node))
+        node.waiters.leave(waiter, self.world.now(node))
 
     def pump(self, name: str, count: int) -> None:
         for _ in range(count):
@@ -330,7 +330,7 @@ class ConnectorMachine(RuleBasedStateMachine):
         world = self.world
         for node in world.nodes.values():
             for waiter in ("r1", "r2", "r3"):
-                node.consumer.leave(waiter, world.now(node))
+                node.waiters.leave(waiter, world.now(node))
             name = node.name
             self.build_meta(name)
             for writing in list(node.writing):

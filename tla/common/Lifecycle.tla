@@ -273,6 +273,132 @@ PeerEdges == {
 }
 
 -----------------------------------------------------------------------------
+\* offer: One entry in the table that the engine and the server's process both see: what the server may grant without asking.
+OfferStates == {"coming", "open", "withdrawn", "closed"}
+    \* coming: The entry is being written: who asks too early is told to ask again.
+    \* open: The server may grant the entry; the engine needs leave to use its memory for anything else.
+    \* withdrawn: No new grant; the leases that were given run on.
+    \* closed: The server may not grant it, and no grant needs it: the memory is the engine's alone.
+OfferInitial == "coming"
+OfferTerminal == {"closed"}
+OfferEvents == {"open", "withdraw", "close"}
+OfferGuards == {"granted"}
+    \* granted: The ledger says that a lease on this slot has not ended yet.
+
+OfferEdges == {
+    \* From here on the server may grant it without asking.
+    [from |-> "coming", event |-> "open", needs |-> {}, forbids |-> {},
+     to |-> "open", effect |-> ""],
+    \* The bytes will not come.
+    [from |-> "coming", event |-> "close", needs |-> {}, forbids |-> {"granted"},
+     to |-> "closed", effect |-> ""],
+    \* A peer that asks again and again must not keep an entry that is to go.
+    [from |-> "open", event |-> "withdraw", needs |-> {}, forbids |-> {},
+     to |-> "withdrawn", effect |-> ""],
+    \* Under the lock nobody can grant it meanwhile, and nobody has it.
+    [from |-> "open", event |-> "close", needs |-> {}, forbids |-> {"granted"},
+     to |-> "closed", effect |-> ""],
+    \* The last lease is over, or its attempt has said that it is done.
+    [from |-> "withdrawn", event |-> "close", needs |-> {}, forbids |-> {"granted"},
+     to |-> "closed", effect |-> ""]
+}
+
+-----------------------------------------------------------------------------
+\* loan: The blocks of one entry, lent to one reader process for one fetch.
+LoanStates == {"lent", "lost", "retired", "returned"}
+    \* lent: The reader may have READs write into the blocks; the entry is saving.
+    \* lost: A READ into the blocks may go on and the fetch is given up: the entry is quarantined.
+    \* retired: As lost, but nobody counts on a proof any more.
+    \* returned: Nothing of that reader can touch the blocks any more.
+LoanInitial == "lent"
+LoanTerminal == {"returned"}
+LoanEvents == {"landed", "failed", "lost", "proven", "exited", "retire"}
+LoanGuards == {}
+
+LoanEdges == {
+    \* The reader alone may say so, and only once.
+    [from |-> "lent", event |-> "landed", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "accept"],
+    \* No READ was posted, or the last one provably ended.
+    [from |-> "lent", event |-> "failed", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "take_back"],
+    \* The request falls back at once; the blocks wait for a proof.
+    [from |-> "lent", event |-> "lost", needs |-> {}, forbids |-> {},
+     to |-> "lost", effect |-> "quarantine"],
+    \* A process that is gone moves no byte.
+    [from |-> "lent", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "take_back"],
+    \* Its own completion is the quickest proof.
+    [from |-> "lost", event |-> "proven", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "free"],
+    \* The proof that always comes: a reader with a lost READ is killed when its grace is over.
+    [from |-> "lost", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "free"],
+    \* A process that the kernel cannot end keeps its blocks: time proves nothing.
+    [from |-> "lost", event |-> "retire", needs |-> {}, forbids |-> {},
+     to |-> "retired", effect |-> "retire"],
+    \* Late, but a proof.
+    [from |-> "retired", event |-> "proven", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "reclaim"],
+    \* Late, but a proof.
+    [from |-> "retired", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "returned", effect |-> "reclaim"]
+}
+
+-----------------------------------------------------------------------------
+\* process: One data process: a server or a reader.
+ProcessStates == {"starting", "spare", "working", "draining", "killed", "exited"}
+    \* starting: It was started with exec and has not said yet that it can work.
+    \* spare: It can work and has nothing to do: it stands by for another.
+    \* working: It has work.
+    \* draining: It gets no new work, and is killed when its grace is over.
+    \* killed: It was killed; it may still run a little.
+    \* exited: The kernel says that it is gone.
+ProcessInitial == "starting"
+ProcessTerminal == {"exited"}
+ProcessEvents == {"ready", "take", "drain", "kill", "exited"}
+ProcessGuards == {}
+
+ProcessEdges == {
+    \* Mapping and registering take long, so they are done ahead of need.
+    [from |-> "starting", event |-> "ready", needs |-> {}, forbids |-> {},
+     to |-> "spare", effect |-> ""],
+    \* It takes too long, or the instance ends.
+    [from |-> "starting", event |-> "kill", needs |-> {}, forbids |-> {},
+     to |-> "killed", effect |-> "sigkill"],
+    \* It could not start; the next one is started later and later.
+    [from |-> "starting", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "exited", effect |-> "restart"],
+    \* Nobody waits for a start.
+    [from |-> "spare", event |-> "take", needs |-> {}, forbids |-> {},
+     to |-> "working", effect |-> ""],
+    \* The instance ends, or it stands still.
+    [from |-> "spare", event |-> "kill", needs |-> {}, forbids |-> {},
+     to |-> "killed", effect |-> "sigkill"],
+    \* Spares die too.
+    [from |-> "spare", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "exited", effect |-> "restart"],
+    \* What it has under way may still end well.
+    [from |-> "working", event |-> "drain", needs |-> {}, forbids |-> {},
+     to |-> "draining", effect |-> ""],
+    \* A process that stands still helps nobody.
+    [from |-> "working", event |-> "kill", needs |-> {}, forbids |-> {},
+     to |-> "killed", effect |-> "sigkill"],
+    \* It died by itself, or somebody killed it.
+    [from |-> "working", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "exited", effect |-> "restart"],
+    \* Its grace is over, or all its work is.
+    [from |-> "draining", event |-> "kill", needs |-> {}, forbids |-> {},
+     to |-> "killed", effect |-> "sigkill"],
+    \* It died before its grace was over.
+    [from |-> "draining", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "exited", effect |-> "restart"],
+    \* Only now is it a proof: a signal that was sent ends nothing yet.
+    [from |-> "killed", event |-> "exited", needs |-> {}, forbids |-> {},
+     to |-> "exited", effect |-> "restart"]
+}
+
+-----------------------------------------------------------------------------
 \* region: The shared-memory file of one engine instance and data-parallel rank.
 RegionStates == {"creating", "live", "draining", "orphan", "unlinked"}
     \* creating: The file has no name yet; only its creator can see it.
@@ -318,6 +444,9 @@ ASSUME Deterministic(ReadEdges)
 ASSUME Deterministic(GrantEdges)
 ASSUME Deterministic(CopyEdges)
 ASSUME Deterministic(PeerEdges)
+ASSUME Deterministic(OfferEdges)
+ASSUME Deterministic(LoanEdges)
+ASSUME Deterministic(ProcessEdges)
 ASSUME Deterministic(RegionEdges)
 
 =============================================================================

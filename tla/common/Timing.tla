@@ -20,7 +20,10 @@ TimerNames == {
     "fetched_hold_s",
     "heartbeat_interval_s",
     "heartbeat_timeout_s",
-    "heartbeat_ttl_s"}
+    "heartbeat_ttl_s",
+    "start_s",
+    "stall_s",
+    "drain_s"}
 
 \* An ack that comes at its last moment must still leave time for a READ.
 T1(t) == t.ack_timeout_s + t.lease_margin_s + t.min_read_s < t.lease_s
@@ -49,6 +52,9 @@ T8(t) == t.min_read_s <= t.read_timeout_s
 \* A pause is cut to what the budget leaves; one that is longer can only be a mistake.
 T9(t) == t.retry_max_interval_s < t.fetch_budget_s
 
+\* A reader whose READ is lost, and that then stands still, must be gone before its blocks are given up.
+T10(t) == t.drain_s + t.stall_s <= t.quarantine_s
+
 Sound(t) ==
     /\ T1(t)
     /\ T2(t)
@@ -59,4 +65,5 @@ Sound(t) ==
     /\ T7(t)
     /\ T8(t)
     /\ T9(t)
+    /\ T10(t)
 =============================================================================

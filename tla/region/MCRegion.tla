@@ -4,9 +4,9 @@
 
 EXTENDS Region, TLC
 
-CONSTANTS P1, P2, P3, P4, S
+CONSTANTS P1, P2, P3, P4, P5, S
 
-\* P1 and P2 are processes of one start, P3 and P4 of the next.
+\* P1, P2 and P5 are processes of one start, P3 and P4 of the next.
 Second == {P3, P4}
 TwoStarts == [p \in Procs |-> IF p \in Second THEN 2 ELSE 1]
 SameName == [s \in Starts |-> "a"]
@@ -34,6 +34,11 @@ ReachLateReaper ==
 \* A joiner has the lock of a file that has lost its name.
 ReachLateJoiner ==
     ~\E p \in Procs : pc[p] = "recheck" /\ path[Name(p)] # fd[p]
+
+\* A late process is refused while others of its start map a file without a name.
+ReachRefused ==
+    ~\E p, q \in Procs : /\ pc[p] = "refused" /\ pc[q] = "up" /\ word[fd[q]] = "draining"
+                         /\ path[Name(q)] = None
 
 -----------------------------------------------------------------------------
 \* A move that no table has, to show that TypeOK and EdgesProp look.

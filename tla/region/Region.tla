@@ -36,7 +36,10 @@ CONSTANTS           \* Safeguards, TRUE except in bug configs.
     SameStart,      \* Only a file of one's own start is joined.
     UnlinkTurns,    \* Processes of an instance take turns to remove its name.
     SweepFirst,     \* A creator removes orphans before it looks for room.
-    HaveGuards      \* Creators start a guard.
+    HaveGuards,     \* Creators start a guard.
+    MarkLook,       \* Before a file is made: does its start have marks already?
+    MarkFirst,      \* A mark is set before the name is looked at again, not after.
+    MarkAgain       \* With one's own mark set: has the start marks of another file?
 
 ASSUME SweepFirst \in BOOLEAN /\ Room \in Nat
 
@@ -72,6 +75,12 @@ Exists(f) == \/ st[f] \notin RegionTerminal
              \/ guard[f] # "none"
 NameFor(f) == NameOf[start[f]]
 
+\* Whoever has a file that had its name sets a mark: a lock on the folder, at a place that
+\* stands for start and file. It goes with the process, and a file's name does not matter.
+Marked(p) ==
+    pc[p] \in {"up", "u_check", "u_remove"} \cup IF MarkFirst THEN {"recheck", "late"} ELSE {}
+Marks(s) == {fd[q] : q \in {r \in Procs : StartOf[r] = s /\ Marked(r)}}
+
 LockFree(f) == excl[f] = None /\ shared[f] = {}
 
 \* Process u lets go of file f and of every lock on it.
@@ -102,7 +111,7 @@ Init ==
 \* ------------------------------------------------------------------ opening
 
 Start(p) ==
-    /\ pc[p] \in {"off", "nospace"}
+    /\ pc[p] \in {"off", "nospace", "refused"}
     /\ Goto(p, "look")
     /\ ev' = {}
     /\ UNCHANGED <<fileVars, lockVars, fd, todo, guard>>
@@ -135,19 +144,30 @@ TryShared(p) ==
     /\ LET f == fd[p]
        IN IF excl[f] = None
             THEN /\ shared' = [shared EXCEPT ![f] = @ \cup {p}]
-                 /\ Goto(p, "recheck")
+                 /\ Goto(p, IF MarkFirst THEN "mark" ELSE "recheck")
                  /\ UNCHANGED <<excl, fd>>
             ELSE Goto(p, "look") /\ Closed(p, f)
     /\ ev' = {}
     /\ UNCHANGED <<fileVars, record, turn, todo, guard>>
 
-\* Between the opening and the lock the last user may have gone, and the name
-\* with it, or the shutdown may have begun.
+\* fcntl(F_OFD_SETLK) on the folder.
+Mark(p) ==
+    /\ pc[p] = "mark"
+    /\ Goto(p, IF MarkFirst THEN "recheck" ELSE "up")
+    /\ ev' = {}
+    /\ UNCHANGED <<fileVars, lockVars, fd, todo, guard>>
+
+\* Before the lock, or the mark, the last user may have gone, and the name with it, or the
+\* shutdown may have begun. And whoever has another file of this start may have set its mark
+\* since this process looked for marks, or since it found the name free.
 Join(p) ==
     /\ pc[p] = "recheck"
     /\ LET f == fd[p]
-       IN IF RecheckJoin => path[Name(p)] = f /\ word[f] = "live"
-            THEN Goto(p, "up") /\ UNCHANGED <<shared, excl, fd>>
+       IN IF /\ RecheckJoin => path[Name(p)] = f /\ word[f] = "live"
+             /\ MarkAgain => Marks(StartOf[p]) \subseteq {f}
+            THEN /\ Goto(p, IF p \notin shared[f] THEN "late"
+                            ELSE IF MarkFirst THEN "up" ELSE "mark")
+                 /\ UNCHANGED <<shared, excl, fd>>
             ELSE Goto(p, "look") /\ Closed(p, f)
     /\ ev' = {}
     /\ UNCHANGED <<fileVars, record, turn, todo, guard>>
@@ -159,8 +179,20 @@ TakeTurn(p) ==
     /\ IF turn[Name(p)] = None /\ path[Name(p)] = None
          THEN /\ turn' = [turn EXCEPT ![Name(p)] = IF Turns THEN p ELSE None]
               /\ todo' = [todo EXCEPT ![p] = IF SweepFirst THEN Names ELSE {}]
-              /\ Goto(p, "sweep")
+              /\ Goto(p, IF MarkLook THEN "marks" ELSE "sweep")
          ELSE Goto(p, "look") /\ UNCHANGED <<turn, todo>>
+    /\ ev' = {}
+    /\ UNCHANGED <<fileVars, shared, excl, record, fd, guard>>
+
+\* fcntl(F_OFD_GETLK) on the folder: the name is free, but has the start a file? Then it
+\* had its name and has lost it, and whoever is late is told so.
+LookForMarks(p) ==
+    /\ pc[p] = "marks"
+    /\ IF Marks(StartOf[p]) = {}
+         THEN Goto(p, "sweep") /\ UNCHANGED <<turn, todo>>
+         ELSE /\ Goto(p, IF path[Name(p)] = None THEN "refused" ELSE "look")
+              /\ todo' = [todo EXCEPT ![p] = {}]
+              /\ turn' = [n \in Names |-> IF turn[n] = p THEN None ELSE turn[n]]
     /\ ev' = {}
     /\ UNCHANGED <<fileVars, shared, excl, record, fd, guard>>
 
@@ -190,7 +222,7 @@ Fill(p) ==
     /\ whole' = [whole EXCEPT ![fd[p]] = TRUE]
     /\ \/ HaveGuards /\ guard' = [guard EXCEPT ![fd[p]] = "waiting"]
        \/ ~HaveGuards /\ UNCHANGED guard
-    /\ Goto(p, IF NameWhole THEN "link" ELSE "up")
+    /\ Goto(p, IF NameWhole THEN "link" ELSE IF MarkFirst THEN "mark" ELSE "recheck")
     /\ ev' = {}
     /\ UNCHANGED <<path, st, start, word, lockVars, fd, todo>>
 
@@ -202,7 +234,7 @@ RegionPublish(p) ==
     /\ path' = [path EXCEPT ![Name(p)] = fd[p]]
     /\ st' = [st EXCEPT ![fd[p]] = Fire(RegionEdges, @, "publish", {})]
     /\ turn' = [turn EXCEPT ![Name(p)] = None]
-    /\ Goto(p, IF ~NameWhole THEN "fill" ELSE IF LockFirst THEN "up" ELSE "late")
+    /\ Goto(p, IF ~NameWhole THEN "fill" ELSE IF MarkFirst THEN "mark" ELSE "recheck")
     /\ ev' = {Ev("region", RegionEdges, st[fd[p]], "publish", {})}
     /\ UNCHANGED <<start, whole, word, shared, excl, record, fd, todo, guard>>
 
@@ -425,8 +457,10 @@ Next ==
     \/ \E p \in Procs : Look(p)
     \/ \E p \in Procs : TryExclusive(p)
     \/ \E p \in Procs : TryShared(p)
+    \/ \E p \in Procs : Mark(p)
     \/ \E p \in Procs : Join(p)
     \/ \E p \in Procs : TakeTurn(p)
+    \/ \E p \in Procs : LookForMarks(p)
     \/ \E p \in Procs : Create(p)
     \/ \E p \in Procs : Fill(p)
     \/ \E p \in Procs : RegionPublish(p)
@@ -453,10 +487,10 @@ Spec == Init /\ [][Next]_vars
 \* Whoever was not killed goes on; guards and sweepers do their work; nobody has
 \* to close, to be killed or to start. A start that failed is tried again.
 GoesOn(p) ==
-    \/ Look(p) \/ TryExclusive(p) \/ TryShared(p) \/ Join(p) \/ TakeTurn(p) \/ Create(p)
-    \/ Fill(p) \/ RegionPublish(p) \/ RegionAbandon(p) \/ Sweep(p) \/ SweepTry(p) \/ Check(p)
+    \/ Look(p) \/ TryExclusive(p) \/ TryShared(p) \/ Mark(p) \/ Join(p) \/ TakeTurn(p)
+    \/ LookForMarks(p) \/ Create(p) \/ Fill(p) \/ RegionPublish(p) \/ RegionAbandon(p) \/ Sweep(p) \/ SweepTry(p) \/ Check(p)
     \/ UnlinkCheck(p) \/ RegionUnlink(p)
-    \/ (pc[p] = "nospace" /\ Start(p))
+    \/ (pc[p] \in {"nospace", "refused"} /\ Start(p))
 SweepsOn(u) == Sweep(u) \/ SweepTry(u) \/ Check(u) \/ SweepAgain(u)
 Fairness ==
     /\ \A p \in Procs : WF_vars(GoesOn(p))
@@ -496,6 +530,14 @@ NoHalfMapInv == \A p \in Procs : Mapped(p) => whole[fd[p]]
 
 \* Processes of two starts never share a region.
 OneStartInv == \A p \in Procs : Mapped(p) => start[fd[p]] = StartOf[p]
+
+\* The region of one start is one file, whatever became of its name.
+OneFileInv ==
+    \A p, q \in Procs : Mapped(p) /\ Mapped(q) /\ StartOf[p] = StartOf[q] => fd[p] = fd[q]
+
+\* Where the turns work, a late process does not even make a file.
+NoSpareFileInv ==
+    \A p, q \in Procs : Mapped(p) /\ StartOf[p] = StartOf[q] => pc[q] \notin {"fill", "link"}
 
 \* A name means a file that exists, and a file has one name at most.
 NameInv ==

@@ -16,8 +16,7 @@ Init ==
     /\ rep = 0
     /\ last = [p |-> "", touched |-> {}]
     /\ proc = [p \in DOMAIN Runs[run].facts |->
-                 [Start EXCEPT !.free = IF Runs[run].facts[p].total < 0 THEN 0
-                                        ELSE Runs[run].facts[p].total]]
+                 [Start EXCEPT !.free = Room(p)]]
 
 -----------------------------------------------------------------------------
 \* What must come next, because it is one hold of the tier's lock with what came
@@ -31,11 +30,19 @@ Due(r) ==
                             i < j /\ s.peers[i].state \in {"connecting", "live"}}
         down == {i \in DOMAIN s.peers : s.peers[i].state = "down"}
         of(i) == {a \in DOMAIN s.reads : s.reads[a].peer = i}
+        returning == {l \in DOMAIN s.loans : s.loans[l].reader \in s.gone}
         failing == {a \in DOMAIN s.reads :
                       s.reads[a].peer \in down
                         /\ s.reads[a].state \in {"requested", "granted", "reading"}}
     IN IF s.making
-         THEN Guard("room was made: Alloc, or more room (EC-2.6)", r.act \in {"Evict", "Alloc"})
+         THEN Guard("room was made: Alloc, or more room (EC-2.6)",
+                    r.act \in {"Evict", "Alloc", "Close"})
+       ELSE IF s.back # 0
+         THEN Guard("what is proven comes back at once (EC-6.3)", r.act = "Reclaim")
+       ELSE IF returning # {}
+         THEN Guard("all that was lent to a reader that is gone comes back at once (EC-14.8)",
+                    \/ r.act = "Exited" /\ r.id \in returning
+                    \/ r.act \in {"Close", "Evict", "Alloc", "Lend"})
        ELSE IF over # {}
          THEN Guard("the attempt's outcome is applied at once (EC-5.9)",
                     \/ r.act = "Settle" /\ r.id \in over
@@ -52,10 +59,22 @@ Due(r) ==
                     r.act = "PeerDrained")
        ELSE TRUE
 
-\* The records of a process are all there, in order. A mutant has gaps by nature.
+\* Server or reader: its parent had given it its place, and nobody has seen its end.
+Lives(r) ==
+    LET E == EngineOf(r.p)
+        kind == IF Serves(r.p) THEN "server" ELSE "reader"
+    IN IF ~Serves(r.p) /\ ~Reads(r.p) THEN TRUE
+       ELSE /\ Guard("its exit was not seen before (EC-14.8)",
+                     E = "" \/ Number(r.p) \notin proc[E].gone)
+            /\ Guard("it has taken its place, and is not gone (EC-14.6)",
+                     Placed(r.p, Number(r.p), kind))
+
+\* The records of a process are all there, in order; those of an instance are in the order
+\* of its clock. A mutant has gaps by nature.
 InOrder(r) ==
     /\ Guard("the next record of its process", mut # 0 \/ r.seq = proc[r.p].seq + 1)
-    /\ Guard("clocks do not go back", AtMost(proc[r.p].clock, r.t))
+    /\ Guard("clocks do not go back",
+             \A q \in Run.family[r.p].all : AtMost(proc[q].clock, r.t))
     /\ Guard("recorded after it was decided", r.now = -1000000000 \/ AtMost(r.now, r.t))
 
 Action(r) ==
@@ -97,6 +116,22 @@ Action(r) ==
     \/ r.act = "PeerHeard" /\ PeerHeard(r)
     \/ r.act = "PeerDown" /\ PeerDown(r)
     \/ r.act = "PeerDrained" /\ PeerDrained(r)
+    \/ r.act = "Expect" /\ Expect(r)
+    \/ r.act = "Offer" /\ Offer(r)
+    \/ r.act = "Withdraw" /\ Withdraw(r)
+    \/ r.act = "Close" /\ Close(r)
+    \/ r.act = "Lend" /\ Lend(r)
+    \/ r.act = "Landed" /\ Landed(r)
+    \/ r.act = "Failed" /\ Failed(r)
+    \/ r.act = "Lost" /\ Lost(r)
+    \/ r.act = "Proven" /\ Proven(r)
+    \/ r.act = "Exited" /\ Exited(r)
+    \/ r.act = "RetireLoan" /\ RetireLoan(r)
+    \/ r.act = "StartProcess" /\ StartProcess(r)
+    \/ r.act = "ProcessReady" /\ ProcessReady(r)
+    \/ r.act = "TakePlace" /\ TakePlace(r)
+    \/ r.act = "DrainProcess" /\ DrainProcess(r)
+    \/ r.act = "KillProcess" /\ KillProcess(r)
 
 \* The invariants, on the state that the last record has led to. They are conjuncts
 \* of the next step, so that nothing goes on from a state that breaks one, and the
@@ -115,11 +150,16 @@ Holds ==
           /\ Guard("DestinationInv", DestinationInv(p))
           /\ Guard("ServeReadyOnlyInv", ServeReadyOnlyInv(p))
           /\ Guard("NoWrongBytesInv", NoWrongBytesInv(p, touched))
+          /\ Guard("WordsInv", WordsInv(p))
           /\ Guard("FencedAcceptInv", FencedAcceptInv(p))
           /\ Guard("AttemptIdentityInv", AttemptIdentityInv(p))
           /\ Guard("SharesInv", SharesInv(p))
           /\ Guard("CoveredReadInv", CoveredReadInv(p))
           /\ Guard("OneSessionInv", OneSessionInv(p))
+          /\ Guard("OfferedInv", OfferedInv(p))
+          /\ Guard("KeptInv", KeptInv(p))
+          /\ Guard("LentInv", LentInv(p))
+          /\ Guard("OneServerInv", OneServerInv(p))
 
 -----------------------------------------------------------------------------
 \* The place in the log
@@ -135,6 +175,7 @@ Step ==
     /\ Holds
     /\ \E r \in {Current} :
          /\ InOrder(r)
+         /\ Lives(r)
          /\ Due(r)
          /\ Action(r)
          /\ last' = [p |-> r.p, touched |-> DOMAIN r.entries]

@@ -16,6 +16,9 @@ TypeOKInv(p) ==
        /\ \A i \in DOMAIN s.reads : s.reads[i].state \in ReadStates \ ReadTerminal
        /\ \A i \in DOMAIN s.grants : s.grants[i].state \in GrantStates
        /\ \A i \in DOMAIN s.peers : s.peers[i].state \in PeerStates \ PeerTerminal
+       /\ \A i \in DOMAIN s.offers : s.offers[i].state \in OfferStates \ OfferTerminal
+       /\ \A i \in DOMAIN s.loans : s.loans[i].state \in LoanStates \ LoanTerminal
+       /\ \A i \in DOMAIN s.processes : s.processes[i].state \in ProcessStates \ ProcessTerminal
 
 NoOverlapInv(p, touched) ==
     LET s == proc[p]
@@ -28,7 +31,7 @@ NoOverlapInv(p, touched) ==
 
 ConservedInv(p) ==
     LET s == proc[p]
-    IN /\ s.free + s.retired + s.owned = Run.facts[p].total
+    IN /\ s.free + s.retired + s.owned = Room(p)
        /\ s.retired = Sum([i \in DOMAIN s.lost |-> Size(s.lost[i])])
 
 \* A name has one live entry (EC-2.1).
@@ -63,6 +66,12 @@ NoReuseUnderDMAInv(p) ==
                  /\ x.entry \in DOMAIN s.entries
                  /\ s.entries[x.entry].state = IF x.state = "reading" THEN "saving" ELSE "quarantined"
                  /\ s.entries[x.entry].writer = <<"read", a>>
+       /\ \A l \in DOMAIN s.loans :
+            LET x == s.loans[l]
+            IN IF x.state = "retired" THEN x.entry \in DOMAIN s.lost
+               ELSE /\ x.entry \in DOMAIN s.entries
+                    /\ s.entries[x.entry].state = IF x.state = "lent" THEN "saving" ELSE "quarantined"
+                    /\ s.entries[x.entry].writer = <<"loan", l>>
 
 \* Attempts that may still write, or be tried again, have blocks that nobody else has.
 DestinationInv(p) ==
@@ -75,7 +84,7 @@ DestinationInv(p) ==
 
 ServeReadyOnlyInv(p) ==
     LET s == proc[p]
-    IN \A g \in Given(s) :
+    IN Serves(p) \/ \A g \in Given(s) :
          /\ s.grants[g].entry \in DOMAIN s.entries
          /\ s.entries[s.grants[g].entry].state = "pinned"
          /\ <<"grant", g>> \in s.entries[s.grants[g].entry].holders
@@ -84,6 +93,11 @@ ServeReadyOnlyInv(p) ==
 NoWrongBytesInv(p, touched) ==
     \A i \in touched \cap DOMAIN proc[p].entries :
         Servable(proc[p].entries[i]) => proc[p].entries[i].bytes = proc[p].entries[i].mm_hash
+
+\* What a reader says has landed is that too.
+WordsInv(p) ==
+    \A l \in DOMAIN proc[p].words :
+        "landed" \in proc[p].words[l].said => proc[p].words[l].bytes = proc[p].words[l].name
 
 FencedAcceptInv(p) ==
     \A a \in DOMAIN proc[p].reads :
@@ -117,6 +131,10 @@ SharesInv(p) ==
             LET identity == s.grants[g].identity
             IN Cardinality(GivenTo(s, identity)) > 1 => s.by_peer[identity] <= f.quota
 
+\* A server that is gone ends no grant; so of a server's grants the lease itself counts, by
+\* the clock that the engine has too.
+Ended(y, p) == Serves(y[1]) /\ AtMost(GrantOf(y).expires_at, proc[p].clock)
+
 \* While a READ may be accepted and its grant lasts, the blocks that it reads are
 \* the named encoding's and stay so. Looks from the one side at the other.
 CoveredReadInv(p) ==
@@ -124,13 +142,50 @@ CoveredReadInv(p) ==
         LET x == proc[q].reads[a]
         IN x.state = "reading" =>
              \A y \in Outstanding(x) :
-                 y[1] = p =>
-                    LET g == GrantOf(y)
-                    IN /\ g.entry \in DOMAIN proc[p].entries
-                       /\ LET e == proc[p].entries[g.entry]
-                          IN /\ e.state = "pinned"
+                 p \in {y[1], Home(y)} /\ GrantOf(y).home # 0 /\ ~Ended(y, p) =>
+                    LET g == GrantOf(y) entries == proc[Home(y)].entries
+                    IN /\ g.home \in DOMAIN entries
+                       /\ LET e == entries[g.home]
+                          IN /\ IF Serves(y[1]) THEN Servable(e) ELSE e.state = "pinned"
                              /\ e.mm_hash = x.mm_hash
                              /\ x.source # <<>> => e.extents = x.source
+
+\* While a lease runs, its entry stays where it is, whether or not the server that gave it
+\* is still there, and whoever reads (EC-14.2, EC-14.6).
+KeptInv(p) ==
+    LET E == EngineOf(p)
+    IN \A v \in ServersOf(E) : \A g \in Given(proc[v]) :
+         LET x == proc[v].grants[g]
+         IN x.home # 0 /\ ~AtMost(x.expires_at, proc[p].clock) =>
+              /\ x.home \in DOMAIN proc[E].entries
+              /\ Servable(proc[E].entries[x.home])
+              /\ proc[E].entries[x.home].extents = x.extents
+
+\* What stands open in the table, or has stood so, is servable: its memory is not the
+\* engine's alone (EC-14.2). A slot has one entry, and an entry one slot.
+OfferedInv(p) ==
+    LET s == proc[p]
+    IN /\ \A o \in DOMAIN s.offers :
+            s.offers[o].state # OfferInitial =>
+                /\ s.offers[o].entry \in DOMAIN s.entries
+                /\ Servable(s.entries[s.offers[o].entry])
+       /\ \A o, q \in DOMAIN s.offers : o # q => s.offers[o].slot # s.offers[q].slot
+
+\* Where a reader that is not gone may have a READ write, the engine has lent to it
+\* (EC-14.7, EC-14.8). Looks from either side at the other.
+LentInv(p) ==
+    LET E == EngineOf(p)
+    IN E # "" /\ (p = E \/ Reads(p)) =>
+         \A n \in DOMAIN Data(E) \ proc[E].gone :
+            LET q == Data(E)[n]
+            IN \A a \in DOMAIN proc[q].reads :
+                 proc[q].reads[a].state \in {"reading", "quarantined"} =>
+                    /\ proc[q].reads[a].entry \in DOMAIN proc[E].loans
+                    /\ proc[E].loans[proc[q].reads[a].entry].reader = n
+
+\* One server at a time has the table (EC-14.6).
+OneServerInv(p) ==
+    Cardinality({i \in OfKind(proc[p], "server") : proc[p].processes[i].placed}) <= 1
 
 \* One session an address; two while one replaces the other (EC-9.2).
 OneSessionInv(p) ==

@@ -9,7 +9,7 @@
 \* r.now is the moment at which the code decided, by its own clock; r.t, a
 \* little later, is the moment at which it recorded that.
 
-EXTENDS TraceTier
+EXTENDS TraceInstance
 
 -----------------------------------------------------------------------------
 \* The other side of an attempt
@@ -20,6 +20,14 @@ GrantsFor(a) ==
                q \in Processes}
 GrantOf(x) == proc[x[1]].grants[x[2]]
 
+\* The process whose entry was granted: the granting one itself, or its engine.
+Home(x) == IF Serves(x[1]) THEN EngineOf(x[1]) ELSE x[1]
+\* Nobody knows that the entry is not there any more.
+StillThere(x) ==
+    GrantOf(x).home = 0
+    \/ /\ GrantOf(x).home \in DOMAIN proc[Home(x)].entries
+       /\ Servable(proc[Home(x)].entries[GrantOf(x).home])
+
 \* The process that granted attempt a is in the run: its trace is complete, so
 \* the grant must be there.
 Traced(a) == Key(a) \in Run.granted \/ a.incarnation \in Run.incarnations
@@ -27,13 +35,12 @@ Traced(a) == Key(a) \in Run.granted \/ a.incarnation \in Run.incarnations
 Outstanding(a) == {x \in GrantsFor(a) : GrantOf(x).state = GrantInitial}
 
 \* Grants under which the source still is what it was when it was granted. A producer
-\* that shuts down ends its grants early, but gives their blocks to nobody else.
+\* that shuts down ends its grants early, but gives their blocks to nobody else. A server
+\* that is gone ends none: they last for their leases, as the engine sees to.
 Sound(a) ==
     {x \in GrantsFor(a) :
-        \/ GrantOf(x).state \in {GrantInitial, "completed"}
-        \/ /\ GrantOf(x).early
-           /\ GrantOf(x).entry \in DOMAIN proc[x[1]].entries
-           /\ Servable(proc[x[1]].entries[GrantOf(x).entry])}
+        \/ GrantOf(x).state = "completed"
+        \/ (GrantOf(x).state = GrantInitial \/ GrantOf(x).early) /\ StillThere(x)}
 
 \* What an accepted READ has put into its blocks (NoWrongBytes). The bytes of a
 \* source that was given up under the READ are nobody's.
@@ -233,7 +240,9 @@ ReadDone(r) ==
                  !.reads = r.id :> [ReadAfter(r, "read_done", G) EXCEPT !.seen = r.now],
                  !.entries = a.entry :> [EntryAfter(e, event, {}) EXCEPT
                                            !.writer = <<>>,
-                                           !.bytes = IF landed THEN BytesRead(a) ELSE ""]],
+                                           !.bytes = IF landed THEN BytesRead(a) ELSE ""],
+                 \* A loan whose bytes have landed is over: the entry goes on at the engine.
+                 !.free = IF landed /\ Reads(r.p) THEN Size(e.extents) ELSE 0],
                  {ReadMove(r, "read_done", G), EntryMove(a.entry, e, event, {})})
 
 \* | reads[id].lost_at  | vars.read:ID.lost_at    | Attempt.lost_at             |
@@ -303,6 +312,20 @@ Settle(r) ==
 -----------------------------------------------------------------------------
 \* Grants
 
+\* The engine's entry behind an open slot, or one that was withdrawn after the grant had
+\* been decided; 0 if there is none, or no engine to say so.
+Granted(r, said) ==
+    LET E == EngineOf(r.p)
+        open == IF E = "" THEN {}
+                ELSE {o \in DOMAIN proc[E].offers :
+                        LET x == proc[E].offers[o]
+                        IN /\ x.slot = said.entry /\ x.name = r.name
+                           /\ \/ x.state = "open"
+                              \/ x.state = "withdrawn" /\ AtMost(r.now, x.until)
+                           /\ x.entry \in DOMAIN proc[E].entries
+                           /\ proc[E].entries[x.entry].extents = said.extents}
+    IN IF open = {} THEN 0 ELSE proc[E].offers[TheOne(open)].entry
+
 GivenTo(s, identity) == {g \in Given(s) : s.grants[g].identity = identity}
 
 \* | grants[id]         | vars.grant:ID           | Grant.variables             |
@@ -312,6 +335,7 @@ GivenTo(s, identity) == {g \in Given(s) : s.grants[g].identity = identity}
 \* | .notice            | .notice                 | Grant.key                   |
 \* | .identity          | .identity               | Grant.identity              |
 \* | .expires_at        | .expires_at             | Grant.expires_at            |
+\* | .extents           | .extents                | Grant.entry                 |
 \* | r.id               | args.grant              | Grant.grant_id              |
 \* | r.att              | args.attempt            | Grant.attempt_id            |
 \* | r.name             | args.mm_hash            | Entry.mm_hash               |
@@ -323,12 +347,15 @@ GivenTo(s, identity) == {g \in Given(s) : s.grants[g].identity = identity}
 Grant(r) ==
     LET s == proc[r.p] id == s.last.grant + 1 f == Run.facts[r.p]
     IN /\ Is("grant", id, r.id)
-       /\ HasEntry(r)
        /\ Is("grants touched", {id}, DOMAIN r.grants)
        /\ Guard("nothing is granted during shutdown", ~s.closed)
-       /\ LET i == EntryId(r) e == EntryRec(r) h == <<"grant", id>> said == r.grants[id]
-          IN /\ Guard("the entry can be served (ServeReadyOnly, EC-5.4)", Servable(e))
-             /\ Is("name that the notice carries", r.name, said.notice[2])
+       /\ LET said == r.grants[id]
+              given(i, extents, home) ==
+                  [state |-> GrantInitial, entry |-> i, attempt |-> r.att,
+                   notice |-> said.notice, identity |-> said.identity,
+                   expires_at |-> said.expires_at, name |-> r.name,
+                   extents |-> extents, home |-> home, early |-> FALSE]
+          IN /\ Is("name that the notice carries", r.name, said.notice[2])
              /\ Guard("one outstanding grant an attempt (AttemptIdentity, EC-5.7)",
                       r.att # 0 => \A g \in Given(s) :
                           s.grants[g].notice = said.notice => s.grants[g].attempt # r.att)
@@ -337,30 +364,43 @@ Grant(r) ==
              /\ Guard("no attempt is granted before its request",
                       said.notice[1] \in DOMAIN Run.sessions =>
                           LET x == Run.sessions[said.notice[1]] IN x[2] <= proc[x[1]].last.read)
-             /\ Change(r, [Nothing EXCEPT
-                    !.entries = i :> Pinned(e, h),
-                    !.grants = id :> [state |-> GrantInitial, entry |-> i, attempt |-> r.att,
-                                      notice |-> said.notice, identity |-> said.identity,
-                                      expires_at |-> said.expires_at, name |-> e.mm_hash,
-                                      extents |-> e.extents, early |-> FALSE],
-                    !.last = [grant |-> id]], {EntryMove(i, e, "pin", {})})
+             /\ IF Serves(r.p)
+                  THEN /\ Guard("its blocks are told", "extents" \in DOMAIN said)
+                       /\ Guard("blocks of the region", ApartInside(said.extents) /\
+                                   Inside(said.extents, f.total) /\ said.extents # <<>>)
+                       /\ Guard("a slot of the table", said.entry < f.slots)
+                       /\ Guard("its slot was open, under that name (ServeReadyOnly, EC-14.2)",
+                                EngineOf(r.p) # "" => Granted(r, said) # 0)
+                       /\ Change(r, [Nothing EXCEPT
+                              !.grants = id :> given(said.entry, said.extents, Granted(r, said)),
+                              !.last = [grant |-> id]], {})
+                  ELSE /\ HasEntry(r)
+                       /\ LET i == EntryId(r) e == EntryRec(r)
+                          IN /\ Guard("the entry can be served (ServeReadyOnly, EC-5.4)",
+                                      Servable(e))
+                             /\ Change(r, [Nothing EXCEPT
+                                    !.entries = i :> Pinned(e, <<"grant", id>>),
+                                    !.grants = id :> given(i, e.extents, i),
+                                    !.last = [grant |-> id]], {EntryMove(i, e, "pin", {})})
 
-\* A grant's end takes its holder with it.
+\* A grant's end takes its holder with it, where grants hold entries.
 GrantOver(r, event, G, closed, late) ==
-    LET s == proc[r.p] g == s.grants[r.id] i == g.entry e == s.entries[i] h == <<"grant", r.id>>
+    LET s == proc[r.p] g == s.grants[r.id] i == g.entry
+        over == [Nothing EXCEPT
+                   !.grants = r.id :> [g EXCEPT !.state = Fire(GrantEdges, @, event, G),
+                                                !.early = closed],
+                   !.late = late,
+                   !.closed = closed]
+        moved == Moved("grant", r.id, GrantEdges, g.state, event, G)
     IN /\ Table(GrantEdges, g.state, event, G)
        /\ Is("name of its entry", g.name, r.name)
        /\ Is("attempt", g.attempt, r.att)
-       /\ Guard("the grant holds its entry (EC-2.4)", h \in e.holders)
-       /\ Table(EntryEdges, e.state, "unpin", LastHolder(e, h))
-       /\ Change(r, [Nothing EXCEPT
-              !.grants = r.id :> [g EXCEPT !.state = Fire(GrantEdges, @, event, G),
-                                      !.early = closed],
-              !.entries = i :> Unpinned(e, h),
-              !.late = late,
-              !.closed = closed],
-              {Moved("grant", r.id, GrantEdges, g.state, event, G),
-               EntryMove(i, e, "unpin", LastHolder(e, h))})
+       /\ IF Serves(r.p) THEN Change(r, over, {moved})
+          ELSE LET e == s.entries[i] h == <<"grant", r.id>>
+               IN /\ Guard("the grant holds its entry (EC-2.4)", h \in e.holders)
+                  /\ Table(EntryEdges, e.state, "unpin", LastHolder(e, h))
+                  /\ Change(r, [over EXCEPT !.entries = i :> Unpinned(e, h)],
+                            {moved, EntryMove(i, e, "unpin", LastHolder(e, h))})
 
 \* For so many leases the notice of an old peer, which does not tell its attempts apart,
 \* may still come after its lease ran out.

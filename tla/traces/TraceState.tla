@@ -9,6 +9,9 @@
 \*   granted  <<session, mm_hash>> of every grant that the log has
 \*   incarnations  of its processes that grant
 \*   sessions [session -> <<process, attempt>>] of every attempt that the log has
+\*   family   [process -> [engine, parents, data]]: the processes of its instance that
+\*            are in the run; data is [number -> server or reader]
+\*   taken    <<reader, loan>> of every loan that a reader took up
 \*   mutants  changed copies of the log: from record `first` on come `lines`
 \*            instead, and then the log again from record `resume`
 \* A record says who did what (p, act, arguments), which lifecycle events it
@@ -36,6 +39,22 @@ vars == <<where, proc>>
 
 Run == Runs[run]
 Processes == DOMAIN Run.facts
+
+\* What kind of process one is follows from what it is built of. An engine that grants
+\* and reads by itself is one too; it has no family.
+\* |                    | facts.shelf.total       | SharedShelf.num_blocks      |
+\* |                    | facts.shelf.slots       | OfferTable.slots            |
+\* |                    | facts.lent.total        | LentBlocks.num_blocks       |
+Serves(p) == Run.facts[p].kind = "server"
+Reads(p) == Run.facts[p].kind = "reader"
+\* Blocks of its region; a parent has none.
+Room(p) == IF Run.facts[p].total < 0 THEN 0 ELSE Run.facts[p].total
+\* | facts.instance     | facts.instance.name     | InstanceSpec.incarnation    |
+\* | facts.number       | facts.instance.process  | DataSpec.process            |
+Number(p) == Run.facts[p].number
+EngineOf(p) == Run.family[p].engine
+ParentsOf(p) == Run.family[p].parents
+Data(p) == Run.family[p].data
 Mutant == Run.mutants[mut]
 
 \* The record that comes next.
@@ -68,8 +87,10 @@ Same(kind, expected, logged) ==
 -----------------------------------------------------------------------------
 \* State of one process
 
-\* Terminal objects are dropped; `last` remembers that their ids are taken.
-\*   entries, copies, reads, grants, peers   [id -> variables], see the actions
+\* Terminal objects are dropped; `last` remembers that their ids are taken. A reader's
+\* entry is one loan's part of the engine's: it is over when its bytes have landed.
+\*   entries, copies, reads, grants, peers, offers, loans, processes
+\*                    [id -> variables], see the actions
 \*   free, retired    block counts of the tier
 \*   lost             [entry id -> extents] of retired entries
 \*   owned, held, given   blocks of live and quarantined entries, of those that holds
@@ -80,16 +101,22 @@ Same(kind, expected, logged) ==
 \*                    last of these grants ends
 \*   late             [notice -> until when it may come late from an old peer whose lease
 \*                    ran out, and must not end another grant]
+\*   holds            numbers that holds have had: they do not rise, and none comes again
 \*   making           Evict has begun to make room for an Alloc
 \*   closed           the producer is shutting down
+\*   gone             numbers of data processes whose exit the engine has acted on
+\*   words            [loan -> what the reader has said of it], while the engine has it open
+\*   back             retired entry whose blocks come back next, or 0
 \*   seq, clock       of the last record
 Start ==
     [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
-     peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>,
+     peers |-> <<>>, offers |-> <<>>, loans |-> <<>>, processes |-> <<>>,
+     gone |-> {}, words |-> <<>>, back |-> 0,
+     free |-> 0, retired |-> 0, lost |-> <<>>,
      owned |-> 0, held |-> 0, given |-> 0, by_peer |-> <<>>,
-     shared |-> {}, late |-> <<>>,
+     shared |-> {}, late |-> <<>>, holds |-> {},
      last |-> [entry |-> 0, copy |-> 0, read |-> 0, grant |-> 0, peer |-> 0,
-               step |-> 0],
+               step |-> 0, offer |-> 0, loan |-> 0, process |-> 0],
      making |-> FALSE, closed |-> FALSE, seq |-> -1, clock |-> -1000000000]
 
 \* Blocks: an entry's extents are <<first block, count>> in the order of its bytes.
@@ -144,8 +171,10 @@ Judged(what, told, a, b) ==
 \* What an action changes; nothing, unless said otherwise.
 Nothing ==
     [entries |-> <<>>, copies |-> <<>>, reads |-> <<>>, grants |-> <<>>,
-     peers |-> <<>>, free |-> 0, retired |-> 0, lost |-> <<>>, found |-> 0,
-     late |-> <<>>, last |-> <<>>, making |-> FALSE, closed |-> FALSE]
+     peers |-> <<>>, offers |-> <<>>, loans |-> <<>>, processes |-> <<>>,
+     gone |-> {}, back |-> 0,
+     free |-> 0, retired |-> 0, lost |-> <<>>, found |-> 0,
+     late |-> <<>>, holds |-> {}, last |-> <<>>, making |-> FALSE, closed |-> FALSE]
 
 Without(f, terminal) ==
     IF \E i \in DOMAIN f : f[i].state \in terminal
@@ -163,7 +192,9 @@ Remembered(grants) ==
       ELSE grants
 
 \* What the entries that are touched add to a sum, or take from it.
-Blocks(e) == IF e.state \in EntryTerminal THEN 0 ELSE Size(e.extents)
+Over(p) == EntryTerminal \cup (IF Reads(p) THEN {"ready"} ELSE {})
+BlocksOf(e, over) == IF e.state \in over THEN 0 ELSE Size(e.extents)
+Blocks(e) == BlocksOf(e, EntryTerminal)
 BlocksHeld(e) == IF HoldersOf(e, "hold") = {} THEN 0 ELSE Blocks(e)
 BlocksGiven(e) == IF HoldersOf(e, "grant") = {} THEN 0 ELSE Blocks(e)
 More(s, entries, W(_)) ==
@@ -181,6 +212,42 @@ ByPeer(s, grants) ==
 
 \* The grants that are outstanding.
 Given(s) == {g \in DOMAIN s.grants : s.grants[g].state = GrantInitial}
+
+\* The same of a server, which has no entries: two grants on one slot are on one entry,
+\* unless the slot was closed and filled again after the lease of the first.
+Beside(s, i, g) ==
+    {j \in Given(s) \ {i} : s.grants[j].entry = g.entry /\ s.grants[j].extents = g.extents}
+MoreGiven(s, grants) ==
+    IF DOMAIN grants = {} THEN 0
+    ELSE LET i == TheOne(DOMAIN grants)
+             g == grants[i]
+         IN IF Beside(s, i, g) # {} THEN 0
+            ELSE IF g.state = GrantInitial THEN Size(g.extents) ELSE 0 - Size(g.extents)
+
+\* What a reader has said of its loans, which follows from what became of their entries:
+\* the word goes to the engine after it was recorded. It is remembered while the engine
+\* may not have heard it.
+Word(s, c, i) ==
+    IF i = c.found THEN "proven"
+    ELSE LET state == c.entries[i].state
+         IN CASE state = "ready" -> "landed"
+              [] state = "quarantined" -> "lost"
+              [] state = "freed" /\ i \in DOMAIN c.lost -> ""
+              [] state = "freed" /\ s.entries[i].state = "quarantined" -> "proven"
+              [] state = "freed" -> "failed"
+              [] OTHER -> ""
+Words(p, s, c) ==
+    LET told == DOMAIN c.entries \cup (IF c.found = 0 THEN {} ELSE {c.found})
+        fresh == {i \in told : Word(s, c, i) # ""}
+        heard == IF EngineOf(p) = "" THEN {} ELSE DOMAIN proc[EngineOf(p)].loans
+        before(i) == IF i \in DOMAIN s.words THEN s.words[i].said ELSE {}
+    IN [i \in (DOMAIN s.words \cap heard) \cup fresh |->
+          IF i \notin fresh THEN s.words[i]
+          ELSE IF i = c.found
+            THEN IF i \in DOMAIN s.words THEN [s.words[i] EXCEPT !.said = @ \cup {"proven"}]
+                 ELSE [said |-> {"proven"}, name |-> "", bytes |-> ""]
+          ELSE [said |-> before(i) \cup {Word(s, c, i)}, name |-> c.entries[i].mm_hash,
+                bytes |-> c.entries[i].bytes]]
 
 \* A grant that begins or ends beside others with its notice makes, or leaves, it shared.
 Shared(s, grants) ==
@@ -206,21 +273,32 @@ Change(r, c, moved) ==
        /\ Same("read", c.reads, r.reads)
        /\ Same("grant", c.grants, r.grants)
        /\ Same("peer", peers, r.peers)
+       /\ Same("offer", c.offers, r.offers)
+       /\ Same("loan", c.loans, r.loans)
+       /\ Same("process", c.processes, r.processes)
        /\ Is("tier told", DOMAIN c.entries # {} \/ c.found # 0, r.tier # <<>>)
        /\ IF r.tier = <<>> THEN TRUE
           ELSE \A f \in DOMAIN tier : Is(<<"tier", f>>, tier[f], r.tier[1][f])
        /\ proc' = [proc EXCEPT ![r.p] =
-            [entries |-> Without(c.entries @@ s.entries, EntryTerminal),
+            [entries |-> Without(c.entries @@ s.entries, Over(r.p)),
              copies |-> Without(c.copies @@ s.copies, CopyTerminal),
              reads |-> Without(reads, ReadTerminal),
              grants |-> Remembered(c.grants @@ s.grants),
              peers |-> Without(c.peers @@ s.peers, PeerTerminal),
-             owned |-> s.owned + More(s, c.entries, Blocks),
+             offers |-> Without(c.offers @@ s.offers, OfferTerminal),
+             loans |-> Without(c.loans @@ s.loans, LoanTerminal),
+             processes |-> Without(c.processes @@ s.processes, ProcessTerminal),
+             gone |-> s.gone \cup c.gone,
+             words |-> IF Reads(r.p) THEN Words(r.p, s, c) ELSE <<>>,
+             back |-> c.back,
+             owned |-> s.owned + More(s, c.entries, LAMBDA e : BlocksOf(e, Over(r.p))),
              held |-> s.held + More(s, c.entries, BlocksHeld),
-             given |-> s.given + More(s, c.entries, BlocksGiven),
+             given |-> s.given + (IF Serves(r.p) THEN MoreGiven(s, c.grants)
+                                  ELSE More(s, c.entries, BlocksGiven)),
              by_peer |-> ByPeer(s, c.grants),
              shared |-> Shared(s, c.grants),
              late |-> c.late @@ s.late,
+             holds |-> IF c.holds = {} THEN s.holds ELSE s.holds \cup c.holds,
              free |-> tier.free,
              retired |-> tier.retired,
              lost |-> [i \in (DOMAIN c.lost \cup DOMAIN s.lost) \ {c.found} |->

@@ -32,11 +32,25 @@ Unpinned(e, h) == [EntryAfter(e, "unpin", LastHolder(e, h)) EXCEPT !.holders = @
 \* | .writer            | .writer                 | Entry.writer                |
 \* | r.name             | args.mm_hash            | Entry.mm_hash               |
 \* | r.blocks           | args.blocks             | Entry.num_blocks            |
-\* The blocks are the environment's choice; they must be free ones (NoOverlap).
+\* The blocks are the environment's choice; they must be free ones (NoOverlap). A reader's
+\* entry has the number of its loan, and the blocks that the engine has lent.
+\* | facts.total        | facts.lent.total        | LentBlocks.num_blocks       |
 Alloc(r) ==
     LET s == proc[r.p]
-        id == s.last.entry + 1
-    IN /\ Is("ids of entries made", {id}, DOMAIN r.entries)
+        id == IF Reads(r.p) THEN TheOne(DOMAIN r.entries) ELSE s.last.entry + 1
+        E == EngineOf(r.p)
+    IN /\ Is("number of entries made", 1, Cardinality(DOMAIN r.entries))
+       /\ Is("ids of entries made", {id}, DOMAIN r.entries)
+       /\ Guard("a number that was not used before (EC-14.7)", id > s.last.entry)
+       /\ Guard("the engine has lent these blocks for it (EC-14.7)",
+                Reads(r.p) /\ E # "" =>
+                    /\ id \in DOMAIN proc[E].loans
+                    /\ LET l == proc[E].loans[id]
+                       IN /\ l.state = LoanInitial
+                          /\ l.reader = Number(r.p)
+                          /\ l.name = r.name
+                          /\ l.entry \in DOMAIN proc[E].entries
+                          /\ proc[E].entries[l.entry].extents = r.entries[id].extents)
        /\ Guard("the name has no live entry (EC-2.1)", Live(s, r.name) = {})
        /\ LET x == r.entries[id].extents
           IN /\ Is("blocks", r.blocks, Size(x))
@@ -58,6 +72,8 @@ Evict(r) ==
     /\ HasEntry(r)
     /\ LET i == EntryId(r) e == EntryRec(r)
        IN /\ Table(EntryEdges, e.state, "evict", {})
+          /\ Guard("its offer is closed (EC-14.2)",
+                   \A o \in DOMAIN proc[r.p].offers : proc[r.p].offers[o].entry # i)
           /\ Change(r, [Nothing EXCEPT
                  !.entries = i :> EntryAfter(e, "evict", {}),
                  !.free = Size(e.extents),
@@ -106,9 +122,11 @@ Hold(r) ==
        IN /\ Is("kind of the holder", "hold", r.holder[1])
           /\ Guard("a holder of nothing else (EC-2.4)",
                    \A f \in DOMAIN s.entries : r.holder \notin s.entries[f].holders)
+          /\ Guard("a number that was not used before (EC-2.4)", r.holder[2] \notin s.holds)
           /\ Table(EntryEdges, e.state, "pin", {})
           /\ Change(r, [Nothing EXCEPT
-                 !.entries = i :> Pinned(e, r.holder)], {EntryMove(i, e, "pin", {})})
+                 !.entries = i :> Pinned(e, r.holder),
+                 !.holds = {r.holder[2]}], {EntryMove(i, e, "pin", {})})
 
 \* | r.holder           | args.holder             | HoldTable.release           |
 ReleaseHold(r) ==
@@ -125,6 +143,7 @@ Reclaim(r) ==
     LET s == proc[r.p]
     IN /\ Guard("retired blocks under that id", r.id \in DOMAIN s.lost)
        /\ Is("blocks", Size(s.lost[r.id]), r.blocks)
+       /\ Guard("what was just proven", s.back \in {0, r.id})
        /\ Change(r, [Nothing EXCEPT !.free = r.blocks, !.retired = 0 - r.blocks,
                                     !.found = r.id], {})
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data plane: one-sided READs over NIXL between shared regions.
 
-``base`` says what the pump relies on, ``reader`` and ``server`` do it with NIXL,
+``base`` says what a data process relies on, ``reader`` and ``server`` do it with NIXL,
 ``library`` records what NIXL was found to do, ``metadata`` keeps what peers send from
 reaching the library unchecked. Imported only behind the peer-to-peer gate; ``nixl``
 itself only when an agent is made.
@@ -9,7 +9,6 @@ itself only when an agent is made.
 
 from ec_connector.network.data.base import (
     BadAgentMetadata,
-    DataPlaneBusy,
     DataPlaneConfigError,
     DataPlaneError,
     DataPlaneReader,
@@ -17,13 +16,11 @@ from ec_connector.network.data.base import (
     Pieces,
     ReadEvent,
 )
-from ec_connector.network.data.reader import MAX_GENERATIONS, NixlReader
+from ec_connector.network.data.reader import NixlReader
 from ec_connector.network.data.server import NixlServer
 
 __all__ = [
-    "MAX_GENERATIONS",
     "BadAgentMetadata",
-    "DataPlaneBusy",
     "DataPlaneConfigError",
     "DataPlaneError",
     "DataPlaneReader",

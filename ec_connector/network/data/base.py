@@ -30,10 +30,6 @@ class DataPlaneConfigError(DataPlaneError, ConfigError):
     """The data plane cannot be set up as configured: the message names key, value and fix."""
 
 
-class DataPlaneBusy(DataPlaneError):
-    """Too many endpoint generations wait for their end: encode locally for now."""
-
-
 class BadAgentMetadata(DataPlaneError, RemoteProtocolError):
     """A peer's agent metadata, or an address it sent, that must not reach the library."""
 
@@ -89,22 +85,16 @@ class DataPlaneServer(_OneThread, ABC):
         """
 
     @abstractmethod
-    def close(self) -> bool:
-        """Stop offering the memory. Idempotent.
-
-        Returns:
-            Whether the endpoint is provably gone.
-        """
+    def close(self) -> None:
+        """Stop offering the memory. Idempotent."""
 
 
 class DataPlaneReader(_OneThread, ABC):
     """Consumer side: READs from producers into the region.
 
     A READ is *prepared*, *posted*, and then done, failed, or *abandoned*: nobody waits
-    for it and nobody knows its end. Abandoning taints the endpoint *generation* that
-    the READ was posted through; new READs use a fresh one, and ``reap`` tears a
-    tainted generation down once only abandoned READs are left in it. That teardown is
-    the proof that none of them touches our blocks any more (EC-6.2).
+    for it and nobody knows its end. Nothing here can stop one: that it is over is proven
+    by its completion, or by the end of the process that posted it (EC-14.8).
     """
 
     @abstractmethod
@@ -130,7 +120,6 @@ class DataPlaneReader(_OneThread, ABC):
 
         Raises:
             BadAgentMetadata: The metadata is malformed, or does not cover ``remote``.
-            DataPlaneBusy: Too many generations are alive.
             DataPlaneError: Anything else. Nothing was posted in any of these cases.
         """
 
@@ -172,23 +161,11 @@ class DataPlaneReader(_OneThread, ABC):
 
     @abstractmethod
     def abandon(self, attempt_id: int) -> None:
-        """The READ's end cannot be waited for: taint the generation it went through."""
+        """Nobody waits for the READ any more; it is reported if it is done after all."""
 
     @abstractmethod
-    def reap(self) -> list[int]:
-        """Tear down what can be, and say which abandoned READs are thereby over.
-
-        Returns:
-            Attempts whose local endpoint is provably gone; each is named once.
-        """
-
-    @abstractmethod
-    def close(self) -> list[int]:
-        """Tear everything down. Idempotent.
-
-        Returns:
-            Posted READs, abandoned or not, whose endpoint is provably gone.
-        """
+    def close(self) -> None:
+        """Let go of everything. Idempotent."""
 
     @property
     @abstractmethod
@@ -199,8 +176,3 @@ class DataPlaneReader(_OneThread, ABC):
     @abstractmethod
     def sending(self) -> bool:
         """Whether a notice may still be on its way out, so that ``poll`` matters."""
-
-    @property
-    @abstractmethod
-    def tainted(self) -> bool:
-        """Whether ``reap`` has something to look at."""

@@ -53,20 +53,19 @@ an endpoint that failed once                           fails for ever, also if t
 unknown backend name                                   a log line; the agent comes up without
 =====================================================  ================================
 
-So the one proof that a READ is over, short of DONE, is that the *whole agent* is gone.
-It is not had for free: the destructor runs with the interpreter lock held, so other
-threads stand still for those 5 to 160 ms, and a producer that merely slept can be
-killed by it. Agents are therefore torn down only after something went wrong, and while
-a READ shows no error only after a while (``NixlReader``'s ``grace_s``), in which a
-sleeper wakes up and completes it.
+So nothing that this process can do ends a READ for certain, and some of it aborts the
+process. That is why READs are made by processes that may die (EC-14.8): what moves bytes
+for UCX are system calls and threads of the reader itself, or a card whose queue pairs the
+kernel closes before it reports the process as gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
-import weakref
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -79,16 +78,31 @@ QUIET: Final = {
     "UCX_LOG_LEVEL": "fatal",
     "UCX_LOG_FILE": "stderr",
 }
-#: Backends whose agent, once destroyed, provably moves no byte. UCX: destroying the
-#: worker closes every queue pair and stops the only thread that copies for us.
-TEARDOWN_PROVES: Final = frozenset({"UCX"})
 #: Endpoints that failed are cleaned up by the progress that follows; an agent must not
 #: be destroyed before that. One call was enough in every trial.
 _LAST_PROGRESS: Final = 4
 
 
-def load_nixl() -> Any:
-    """The ``nixl._api`` module, with quiet logging unless the environment says otherwise.
+def which_nixl() -> str:
+    """The package that has NIXL's bindings for the CUDA of this process's torch.
+
+    Asked in the engine, where torch is imported anyway: to find out by itself, ``nixl``
+    would import it in each data process, which has no use for it.
+    """
+    torch = sys.modules.get("torch")
+    cuda = getattr(getattr(torch, "version", None), "cuda", None)
+    wanted = [f"nixl_cu{str(cuda).split('.')[0]}"] if cuda else []
+    for package in (*wanted, "nixl_cu13", "nixl_cu12"):
+        if importlib.util.find_spec(package) is not None:
+            return package
+    return "nixl"
+
+
+def load_nixl(package: str = "nixl") -> Any:
+    """The module with NIXL's agent, with quiet logging unless the environment says otherwise.
+
+    Args:
+        package: See ``which_nixl``.
 
     Raises:
         DataPlaneConfigError: It cannot be imported.
@@ -96,7 +110,7 @@ def load_nixl() -> Any:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:
-        return importlib.import_module("nixl._api")
+        return importlib.import_module(f"{package}._api")
     except ImportError as exc:
         raise DataPlaneConfigError(
             f"nixl cannot be imported ({exc}); install the nixl package or remove "
@@ -105,19 +119,11 @@ def load_nixl() -> Any:
 
 
 def attempt(what: str, call: Callable[..., Any], *args: Any) -> Any:
-    """Call into NIXL and turn whatever it raises into a ``DataPlaneError``.
-
-    The original exception is *not* chained: its traceback would keep the agent alive,
-    and an agent that is alive proves nothing.
-    """
-    failure = ""
+    """Call into NIXL and turn whatever it raises into a ``DataPlaneError``."""
     try:
         return call(*args)
     except Exception as exc:
-        failure = f"{type(exc).__name__}: {exc}"
-    # Nor may the new one's traceback: a handle among the arguments refers to the agent.
-    del call, args
-    raise DataPlaneError(f"{what}: {failure}")
+        raise DataPlaneError(f"{what}: {type(exc).__name__}: {exc}") from None
 
 
 class Agent:
@@ -128,14 +134,22 @@ class Agent:
         backends: Backend names, all of which must be available.
         address: First byte of the memory.
         nbytes: Its length.
+        package: See ``which_nixl``.
 
     Raises:
         DataPlaneConfigError: A backend is unknown, or cannot be started here.
         DataPlaneError: The memory cannot be registered.
     """
 
-    def __init__(self, name: str, backends: Sequence[str], address: int, nbytes: int) -> None:
-        api = load_nixl()
+    def __init__(
+        self,
+        name: str,
+        backends: Sequence[str],
+        address: int,
+        nbytes: int,
+        package: str = "nixl",
+    ) -> None:
+        api = load_nixl(package)
         self.name = name
         self.backends = tuple(backends)
         # No backend yet: an unknown one would only be a log line, a broken one an
@@ -167,33 +181,16 @@ class Agent:
             "DRAM",
         )
 
-    @property
-    def teardown_proves(self) -> bool:
-        """Whether the end of this agent is the end of its READs."""
-        return TEARDOWN_PROVES.issuperset(self.backends)
-
     def metadata(self) -> bytes:
         """What peers need to reach the agent."""
         return bytes(attempt("reading the agent's metadata", self.nixl.get_agent_metadata))
 
-    def destroy(self) -> weakref.ref[Any]:
-        """Let go of the agent; the caller must have let go of its handles.
-
-        Returns:
-            A reference that is dead as soon as the destructor has run, which is at
-            once unless something else still refers to the agent.
-        """
+    def destroy(self) -> None:
+        """Let go of the agent; the caller must have let go of its handles."""
         for _ in range(_LAST_PROGRESS):
             with contextlib.suppress(Exception):
                 self.nixl.get_new_notifs()
-        core = self.nixl.agent
-        gone = weakref.ref(core)
         registered, self._registered = self._registered, None
-        # Alone it proves nothing; where it fails the destructor does it again.
         with contextlib.suppress(Exception):
             self.nixl.deregister_memory(registered)
-        # Frames of old tracebacks may still hold the wrapper: take the core out of it.
-        self.nixl.agent = None
         self.nixl = None
-        del core
-        return gone

@@ -1,70 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumer side of the data plane: READs, and the proof that they are over.
+"""Consumer side of the data plane: READs through one NIXL agent.
 
-A READ that is abandoned can only be stopped by destroying the agent that it was posted
-through (see ``library`` for what does *not* stop it), and destroying an agent ends
-every READ in it. So agents come in *generations*: an abandoned READ taints its
-generation, new READs go to a fresh one, and the tainted one is destroyed once nothing
-that anybody waits for is left in it.
+Nothing stops a READ but the end of its process (see ``library`` for what does not), so
+there is no attempt here to end one. A READ that is abandoned is still asked about, since
+it may end well; its reader is replaced meanwhile.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import logging
-import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from ec_connector.clock import boottime
 from ec_connector.network.data.base import (
     BadAgentMetadata,
-    DataPlaneBusy,
     DataPlaneError,
     DataPlaneReader,
     Pieces,
     ReadEvent,
 )
-from ec_connector.network.data.generation import Generation, Read
-from ec_connector.network.data.library import Agent
+from ec_connector.network.data.library import Agent, attempt
 from ec_connector.network.data.metadata import AgentMetadata, parse_agent_metadata
 from ec_protocol.errors import LocalProtocolError, RemoteProtocolError
 
 logger = logging.getLogger(__name__)
 
-#: Generations alive at once; a further one would have to wait for an end.
-MAX_GENERATIONS: Final = 4
-#: Half of the default ``quarantine_s``: a sleeper gets its chance, and the proof still
-#: comes before the blocks are retired.
-GRACE_S: Final = 30.0
 #: How long a notice may take to leave: it needs a few round trips to connect.
 _NOTICE_S: Final = 1.0
 #: Parsed metadata that is remembered, so that each producer is parsed once.
 _MAX_PARSED: Final = 64
+#: Producers that stay connected without any READ; the oldest goes first.
+_MAX_IDLE_PEERS: Final = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """One READ.
+
+    Attributes:
+        attempt_id: Its name.
+        peer: The producer's agent name.
+        handle: NIXL's handle.
+        state: ``prepared``, ``posted``, ``done`` (seen complete) or ``failed`` (an error
+            was reported: its bytes may or may not be under way).
+        abandoned: Whether nobody waits for it.
+    """
+
+    attempt_id: int
+    peer: str
+    handle: Any
+    state: Literal["prepared", "posted", "done", "failed"] = "prepared"
+    abandoned: bool = False
 
 
 @dataclass(slots=True)
-class _Unproven:
-    """A destroyed generation whose destructor has not been seen to run."""
+class _Peer:
+    """A producer's agent that ours knows.
 
-    gone: weakref.ref[Any]
-    attempts: list[int]
+    Attributes:
+        metadata: By which it was made known.
+        reads: READs through it that were not dropped.
+        broken: Its endpoint failed once, and NIXL never revives one.
+    """
+
+    metadata: bytes
+    reads: int = 0
+    broken: bool = False
 
 
 class NixlReader(DataPlaneReader):
-    """READs into one region, over NIXL. Pump thread only.
+    """READs into one region, over NIXL. One thread only.
 
     Args:
         name: Unique per process incarnation.
         address: First byte of the region.
         nbytes: Its length.
         backends: NIXL backends, in order of preference.
-        max_generations: How many agents may be alive at once.
-        grace_s: How long an abandoned READ that shows no error keeps its agent, seconds:
-            its producer may only sleep. Should be well below ``quarantine_s``.
-        clock: Monotonic seconds.
+        package: See ``library.which_nixl``.
+        clock: Seconds of the common clock.
 
     Raises:
         DataPlaneConfigError: A backend is unknown, or nixl is missing.
@@ -77,38 +94,36 @@ class NixlReader(DataPlaneReader):
         address: int,
         nbytes: int,
         backends: Sequence[str] = ("UCX",),
+        package: str = "nixl",
         *,
-        max_generations: int = MAX_GENERATIONS,
-        grace_s: float = GRACE_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         super().__init__()
-        self._name = name
         self._address = address
         self._nbytes = nbytes
-        self._backends = tuple(backends)
-        self._max_generations = max_generations
-        self._grace_s = grace_s
         self._clock = clock
-        self._numbers = itertools.count(1)
-        self._generations: list[Generation] = []
-        self._unproven: list[_Unproven] = []
-        self._reads: dict[int, Read] = {}
+        self._reads: dict[int, _Read] = {}
+        self._peers: dict[str, _Peer] = {}
         self._parsed: dict[bytes, AgentMetadata] = {}
         self._sending_until = 0.0
-        self._closed = False
         self.counters: Counter[str] = Counter()
-        # The first generation at once: what is wrong with the setup shows at start-up.
-        self._strict = self._understands(self._open_generation())
+        self._agent: Agent | None = Agent(f"{name}.read", backends, address, nbytes, package)
+        self._strict = self._understands(self._agent)
 
-    def _understands(self, generation: Generation) -> bool:
+    def _understands(self, agent: Agent) -> bool:
         """Whether this NIXL writes the metadata layout that we check."""
         try:
-            parse_agent_metadata(generation.agent.metadata())
+            parse_agent_metadata(agent.metadata())
         except BadAgentMetadata as exc:
             logger.warning("agent metadata of this NIXL has another layout, not checked: %s", exc)
             return False
         return True
+
+    @property
+    def _nixl(self) -> Any:
+        if self._agent is None:
+            raise DataPlaneError("the data plane's reader is closed")
+        return self._agent.nixl
 
     # ------------------------------------------------------------------------ READs
     def prepare(
@@ -129,12 +144,22 @@ class NixlReader(DataPlaneReader):
         if metadata is not None:
             for address, nbytes in remote:
                 metadata.check_covers(address, nbytes, device_id)
-        generation, peer = self._reach(agent_metadata, metadata)
-        pieces = [(self._address + offset, nbytes) for offset, nbytes in local]
-        handle = generation.prepare(peer, pieces, remote, device_id, notice)
-        read = Read(attempt_id, generation, peer, handle)
-        generation.reads[attempt_id] = read
-        self._reads[attempt_id] = read
+        peer = self._connect(agent_metadata, metadata)
+        nixl = self._nixl
+        here = [(self._address + offset, nbytes, 0) for offset, nbytes in local]
+        there = [(address, nbytes, device_id) for address, nbytes in remote]
+        handle = attempt(
+            "preparing a READ",
+            lambda: nixl.initialize_xfer(
+                "READ",
+                nixl.get_xfer_descs(here, "DRAM"),
+                nixl.get_xfer_descs(there, "DRAM"),
+                peer,
+                notice,
+            ),
+        )
+        self._peers[peer].reads += 1
+        self._reads[attempt_id] = _Read(attempt_id, peer, handle)
 
     def post(self, attempt_id: int) -> None:
         """Start a prepared READ; the library may copy some bytes before it returns."""
@@ -142,7 +167,7 @@ class NixlReader(DataPlaneReader):
         read = self._known(attempt_id, "prepared")
         read.state = "posted"
         try:
-            read.generation.post(read)
+            self._ask(read, "posting a READ", self._nixl.transfer)
         except DataPlaneError:
             read.state = "failed"
             raise
@@ -153,24 +178,22 @@ class NixlReader(DataPlaneReader):
         self._drop(self._known(attempt_id, "prepared"))
 
     def poll(self) -> list[ReadEvent]:
-        """Progress all agents that matter and collect what ended."""
+        """Progress the agent and collect what ended."""
         self._check_thread()
         events: list[ReadEvent] = []
-        if self._reads:
-            for read in list(self._reads.values()):
-                if read.state == "posted":
-                    self._poll_one(read, events)
+        for read in list(self._reads.values()):
+            if read.state == "posted":
+                self._poll_one(read, events)
         if self.sending:
-            for generation in self._generations:
-                try:
-                    generation.progress()
-                except DataPlaneError:
-                    self.counters["progress_errors"] += 1
+            try:
+                attempt("progress", self._nixl.get_new_notifs)
+            except DataPlaneError:
+                self.counters["progress_errors"] += 1
         return events
 
-    def _poll_one(self, read: Read, events: list[ReadEvent]) -> None:
+    def _poll_one(self, read: _Read, events: list[ReadEvent]) -> None:
         try:
-            done = read.generation.is_done(read)
+            done = self._ask(read, "READ", self._nixl.check_xfer_state) == "DONE"
         except DataPlaneError as exc:
             read.state = "failed"
             self.counters["read_failures"] += 1
@@ -180,6 +203,16 @@ class NixlReader(DataPlaneReader):
         if done:
             read.state = "done"
             events.append(ReadEvent(read.attempt_id, "done", ""))
+
+    def _ask(self, read: _Read, what: str, call: Callable[[Any], Any]) -> str:
+        try:
+            state = str(attempt(what, call, read.handle))
+            if state not in ("DONE", "PROC"):
+                raise DataPlaneError(f"{what}: the backend reports {state}")
+        except DataPlaneError:
+            self._peers[read.peer].broken = True
+            raise
+        return state
 
     def release(self, attempt_id: int) -> None:
         """Free what is left of a READ that is over."""
@@ -197,86 +230,38 @@ class NixlReader(DataPlaneReader):
     def notify(self, agent_metadata: bytes, notice: bytes) -> None:
         """Send a notice without a READ (EC-5.11)."""
         self._check_thread()
-        generation, peer = self._reach(agent_metadata, self._metadata(agent_metadata))
-        generation.notify(peer, notice)
+        peer = self._connect(agent_metadata, self._metadata(agent_metadata))
+        try:
+            attempt("sending a notice", self._nixl.send_notif, peer, notice)
+        except DataPlaneError:
+            self._peers[peer].broken = True
+            raise
         self._sending_until = self._clock() + _NOTICE_S
 
-    # ------------------------------------------------------------------- generations
     def abandon(self, attempt_id: int) -> None:
-        """Taint the generation of a READ whose end cannot be waited for (EC-6.4)."""
+        """Nobody waits for the READ any more (EC-6.4)."""
         self._check_thread()
         read = self._reads.get(attempt_id)
-        if read is None or read.state == "done" or read.abandoned:
-            return
-        read.abandoned_at = self._clock()
-        if read.state == "prepared":
-            # Whoever abandons it believes that it was posted.
-            read.state = "failed"
-        if not read.generation.tainted:
-            self.counters["generations_tainted"] += 1
-        read.generation.tainted = True
+        if read is not None and read.state != "done":
+            read.abandoned = True
+            if read.state == "prepared":
+                # Whoever abandons it believes that it was posted.
+                read.state = "failed"
 
-    def reap(self) -> list[int]:
-        """Destroy generations in which nobody waits for anything (EC-6.2)."""
+    def close(self) -> None:
+        """Destroy the agent; nothing can be prepared any more."""
         self._check_thread()
-        proven: list[int] = []
-        now = self._clock()
-        full = self.generations >= self._max_generations
-        for generation in list(self._generations):
-            if not generation.may_end(now, self._grace_s):
-                continue
-            # Without a proof to be had the agent is more use alive: a late DONE is one.
-            if generation.agent.teardown_proves or full or not generation.abandoned:
-                proven += self._destroy(generation)
-        return proven + self._recheck()
-
-    def close(self) -> list[int]:
-        """Destroy every generation; nothing can be prepared any more."""
-        self._check_thread()
-        self._closed = True
-        proven: list[int] = []
-        for generation in list(self._generations):
-            proven += self._destroy(generation)
-        return proven + self._recheck()
-
-    def _destroy(self, generation: Generation) -> list[int]:
-        """End a generation.
-
-        Returns:
-            Posted READs that are thereby over; none if that is not certain.
-        """
-        self._generations.remove(generation)
-        open_attempts = [
-            read.attempt_id
-            for read in generation.reads.values()
-            if read.state in ("posted", "failed")
-        ]
-        for attempt_id in generation.reads:
-            del self._reads[attempt_id]
-        proves = generation.agent.teardown_proves
-        gone = generation.destroy()
-        self.counters["generations_destroyed"] += 1
-        if not proves:
-            self.counters["reads_unproven"] += len(open_attempts)
-            return []
-        if gone() is None:
-            return open_attempts
-        logger.warning(
-            "NIXL agent %s is still referred to: %d READs stay unproven",
-            generation.agent.name,
-            len(open_attempts),
-        )
-        self._unproven.append(_Unproven(gone, open_attempts))
-        return []
-
-    def _recheck(self) -> list[int]:
-        """Attempts of generations whose destructor has run in the meantime."""
-        proven: list[int] = []
-        for item in list(self._unproven):
-            if item.gone() is None:
-                self._unproven.remove(item)
-                proven += item.attempts
-        return proven
+        for read in self._reads.values():
+            handle, read.handle = read.handle, None
+            # What fails here is tried again by the handle's finaliser and the agent's.
+            with contextlib.suppress(Exception):
+                handle.release()
+            del handle
+        self._reads.clear()
+        self._peers.clear()
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.destroy()
 
     @property
     def reads(self) -> int:
@@ -288,47 +273,49 @@ class NixlReader(DataPlaneReader):
         """Whether a notice was sent so recently that it may still need progress."""
         return self._clock() < self._sending_until
 
-    @property
-    def tainted(self) -> bool:
-        """Whether any generation waits for its end."""
-        return bool(self._unproven) or any(g.leaving for g in self._generations)
-
-    @property
-    def generations(self) -> int:
-        """Agents that are alive, as far as we know."""
-        return len(self._generations) + len(self._unproven)
-
     # ------------------------------------------------------------------------ helpers
-    def _open_generation(self) -> Generation:
-        if self._closed:
-            raise DataPlaneError("the data plane's reader is closed")
-        if self.generations >= self._max_generations:
-            self.counters["busy"] += 1
-            raise DataPlaneBusy(
-                f"{self.generations} endpoint generations wait for their end, at most "
-                f"{self._max_generations} may be alive"
-            )
-        name = f"{self._name}.read{next(self._numbers)}"
-        agent = Agent(name, self._backends, self._address, self._nbytes)
-        generation = Generation(agent)
-        self._generations.append(generation)
-        return generation
+    def _connect(self, blob: bytes, metadata: AgentMetadata | None) -> str:
+        """Make a producer's agent known to ours.
 
-    def _reach(
-        self, agent_metadata: bytes, metadata: AgentMetadata | None
-    ) -> tuple[Generation, str]:
-        """A generation for new READs in which the peer is known, and its name there."""
-        for generation in self._generations:
-            if generation.leaving:
-                continue
-            peer = generation.connect(agent_metadata, metadata)
-            if peer is not None:
-                return generation, peer
-        fresh = self._open_generation()
-        peer = fresh.connect(agent_metadata, metadata)
-        if peer is None:
-            raise DataPlaneError("a fresh agent cannot know the peer by another address")
-        return fresh, peer
+        Args:
+            blob: Its metadata; identifies it.
+            metadata: The same parsed, or None if it could not be checked.
+
+        Returns:
+            Its name.
+
+        Raises:
+            BadAgentMetadata: NIXL refused the metadata.
+            DataPlaneError: It is known as something else, or its endpoint broke, and
+                READs that must not be disturbed go through the old one.
+        """
+        name = metadata.name if metadata is not None else self._name_of(blob)
+        known = self._peers.get(name) if name else None
+        if known is not None and known.metadata == blob and not known.broken:
+            self._peers[name] = self._peers.pop(name)
+            return name
+        if known is not None:
+            if known.reads:
+                # Removing it would make the state of its READs unknowable.
+                raise DataPlaneError(f"READs of the former {name} are not over")
+            self._remove(name)
+        idle = [name for name, peer in self._peers.items() if not peer.reads]
+        for other in idle[: max(0, len(idle) - _MAX_IDLE_PEERS + 1)]:
+            self._remove(other)
+        try:
+            added = attempt("agent metadata", self._nixl.add_remote_agent, blob)
+        except DataPlaneError as exc:
+            raise BadAgentMetadata(str(exc)) from None
+        name = added.decode(errors="replace") if isinstance(added, bytes) else str(added)
+        self._peers[name] = _Peer(blob)
+        return name
+
+    def _remove(self, name: str) -> None:
+        del self._peers[name]
+        attempt("forgetting a peer", self._nixl.remove_remote_agent, name)
+
+    def _name_of(self, blob: bytes) -> str:
+        return next((n for n, peer in self._peers.items() if peer.metadata == blob), "")
 
     def _metadata(self, blob: bytes) -> AgentMetadata | None:
         """The parsed metadata; None if this NIXL's layout is not known."""
@@ -355,18 +342,19 @@ class NixlReader(DataPlaneReader):
             if address <= 0 or address + nbytes > 1 << 63:
                 raise RemoteProtocolError(f"READ: {nbytes} bytes at {address:#x}")
 
-    def _known(self, attempt_id: int, state: str) -> Read:
+    def _known(self, attempt_id: int, state: str) -> _Read:
         read = self._reads.get(attempt_id)
         if read is None or read.state != state:
             found = "unknown" if read is None else read.state
             raise LocalProtocolError(f"READ {attempt_id} is {found}, not {state}")
         return read
 
-    def _drop(self, read: Read) -> None:
+    def _drop(self, read: _Read) -> None:
         del self._reads[read.attempt_id]
-        del read.generation.reads[read.attempt_id]
+        self._peers[read.peer].reads -= 1
+        handle, read.handle = read.handle, None
         try:
-            read.generation.free(read)
+            attempt("releasing a READ", handle.release)
         except DataPlaneError:
             # The READ is over; the handle's finaliser tries again.
             self.counters["release_errors"] += 1

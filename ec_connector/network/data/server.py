@@ -3,28 +3,21 @@
 
 from __future__ import annotations
 
-import logging
-import weakref
 from collections.abc import Sequence
-from typing import Any
 
 from ec_connector.network.data.base import DataPlaneError, DataPlaneServer
 from ec_connector.network.data.library import Agent, attempt
 
-logger = logging.getLogger(__name__)
-
 
 class NixlServer(DataPlaneServer):
-    """Offers one region to READs by other processes. Pump thread only.
-
-    It has an agent of its own, so that a consumer in the same process can tear down
-    its endpoints without disturbing those who read from here.
+    """Offers one region to READs by other processes. One thread only.
 
     Args:
         name: Unique per process incarnation: consumers key their connections by it.
         address: First byte of the region.
         nbytes: Its length.
         backends: NIXL backends, in order of preference.
+        package: See ``library.which_nixl``.
 
     Raises:
         DataPlaneConfigError: A backend is unknown, or nixl is missing.
@@ -32,12 +25,16 @@ class NixlServer(DataPlaneServer):
     """
 
     def __init__(
-        self, name: str, address: int, nbytes: int, backends: Sequence[str] = ("UCX",)
+        self,
+        name: str,
+        address: int,
+        nbytes: int,
+        backends: Sequence[str] = ("UCX",),
+        package: str = "nixl",
     ) -> None:
         super().__init__()
-        self._agent: Agent | None = Agent(f"{name}.serve", backends, address, nbytes)
+        self._agent: Agent | None = Agent(f"{name}.serve", backends, address, nbytes, package)
         self._metadata = self._agent.metadata()
-        self._gone: weakref.ref[Any] | None = None
 
     @property
     def agent_metadata(self) -> bytes:
@@ -52,12 +49,9 @@ class NixlServer(DataPlaneServer):
         by_agent = attempt("polling for notices", self._agent.nixl.get_new_notifs)
         return [notice for notices in by_agent.values() for notice in notices]
 
-    def close(self) -> bool:
+    def close(self) -> None:
         """Destroy the agent: READs from us fail from here on."""
         self._check_thread()
         agent, self._agent = self._agent, None
         if agent is not None:
-            self._gone = agent.destroy()
-            if self._gone() is not None:
-                logger.warning("the data plane's server agent is still referred to")
-        return self._gone is not None and self._gone() is None
+            agent.destroy()

@@ -42,8 +42,9 @@ class Regions(RegionActions):
         blocks: int = 8,
         block_size_bytes: int = 4096,
         guard: bool = False,
+        start: str | None = None,
     ) -> dict[str, Any]:
-        """A process opens the region of an instance."""
+        """A process opens the region of an instance; starts of one id are not told apart."""
         if guard:
             raise Unsupported("a guard: only the next start could clean up, see EC-10.3")
         ours, theirs = multiprocessing.Pipe()

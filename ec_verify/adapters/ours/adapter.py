@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapter ``ours``: scheduler and worker delegates and pump I/O as they run in vLLM.
+"""The adapter ``ours``: scheduler and worker delegates and data processes as in vLLM.
 
-Only sockets, NIXL, the device and the clock are the kit's. The operations are those of
-``ec_verify.kit.adapter``.
+Only sockets, NIXL, the device, the clock and the processes themselves are the kit's. The
+operations are those of ``ec_verify.kit.adapter``.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
-from ec_connector.engine.stats import PumpStats
-from ec_connector.events.log import EventLog
-from ec_connector.network.control import Arrived
 from ec_connector.network.data.base import ReadEvent
-from ec_protocol import Node, Peering
+from ec_protocol.engine import Engine
 from ec_protocol.items import Item
+from ec_protocol.processes import Kind
 from ec_protocol.tables.timing import Timing
+from ec_protocol.trace import Trace
+from ec_verify.adapters.ours.data_processes import KitProcesses
 from ec_verify.adapters.ours.host import HostSide
-from ec_verify.adapters.ours.planes import SimulatedIO
+from ec_verify.adapters.ours.instance import make_spec
 from ec_verify.kit.adapter import Json, Result, Unsupported
 from ec_verify.kit.on_node import BASE, InMemory
 
@@ -41,21 +40,6 @@ class HostRequest:
     num_preemptions: int = 0
 
 
-class _P2P:
-    """The peer-to-peer half as ``ECScheduler`` uses it; the adapter is its pump."""
-
-    healthy = True
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address: tuple[str, int] | None = address
-
-    def wake(self) -> None:
-        """The adapter turns the pump after every operation anyway."""
-
-    def shutdown(self) -> None:
-        """The adapter shuts its pump down itself."""
-
-
 class Ours(HostSide, InMemory):
     """One engine instance."""
 
@@ -66,17 +50,19 @@ class Ours(HostSide, InMemory):
         self.now = 0.0
         self.memory = bytearray()
         self.scheduler: ECScheduler
-        self.node: Node
-        self.io: SimulatedIO | None = None
+        self.data_processes: KitProcesses | None = None
         self.metadata: StepMetadata | None = None
         self._requests: dict[str, HostRequest] = {}
         self._workers: dict[int, KitWorker] = {}
-        self._wake_fd = -1
         self._prepare_s = 0.0
 
-    def make_node(self, **settings: Any) -> Node:
+    def make_node(self, **settings: Any) -> Engine:
         """The protocol's state; variants make another one."""
-        return Node(**settings)
+        return Engine(**settings, trace=self.make_trace("engine"))
+
+    def make_trace(self, process: str) -> Trace | None:
+        """Where a process of the instance records; variants have traces."""
+        return None
 
     # ----------------------------------------------------------------- life cycle
     def start(self, *, now: float, settings: Mapping[str, Json]) -> Result:
@@ -86,75 +72,44 @@ class Ours(HostSide, InMemory):
         blocks, block_bytes = settings["blocks"], settings["block_size_bytes"]
         self.memory = bytearray(b"\xcc" * (blocks * block_bytes))
         self.ranks = settings["ranks"]
-        quotas = settings["quotas"]
         # Like a real process: another number at every start.
         Ours._starts += 1
         incarnation = f"ours{os.getpid():x}x{Ours._starts:x}"
-        agent = f"agent-{incarnation}".encode()
-        facts = settings["compat"]
-        peering = Peering(
-            vllm_version=facts["vllm_version"],
-            model=facts["model"],
-            dtype=facts["dtype"],
-            incarnation=incarnation,
-            base_addr=BASE,
-            peer_quota=quotas.get("peer", 0.5),
-            grant_quota=quotas.get("grants", 0.9),
-        )
-        lock = threading.Lock()
-        node = self.node = self.make_node(
+        self.node = self.make_node(
             blocks=blocks,
             block_bytes=block_bytes,
             role=settings["role"],
             ranks=self.ranks,
             timing=timing,
-            hold_share=quotas.get("holds", 0.5),
-            peering=peering if settings["p2p"] else None,
+            hold_share=settings["quotas"].get("holds", 0.5),
         )
-        p2p: _P2P | None = None
         if settings["p2p"]:
-            host, port = settings["peer"]
-            p2p = _P2P((host, port))
-            publisher = None
-            if settings["events"]:
-                from ec_verify.adapters.ours.publishing import make_publisher
-
-                log = EventLog(64)
-                node.tier.listener = log.add
-                publisher = make_publisher(
-                    self.emit,
-                    log,
-                    lock,
-                    incarnation=incarnation,
-                    address=(host, port),
-                    sign_of_life_s=timing.heartbeat_interval_s,
-                    clock=lambda: self.now,
-                )
-            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self.io = SimulatedIO(
-                node,
-                lock=lock,
-                clock=lambda: self.now,
-                wake_fd=self._wake_fd,
-                stats=PumpStats(),
+            self.data_processes = KitProcesses(
+                self.node,
+                make_spec(settings, incarnation, asdict(timing)),
                 emit=self.emit,
-                agent=agent,
+                clock=lambda: self.now,
                 delay=self._delay,
-                events=publisher,
+                base_addr=BASE,
+                trace=self.make_trace,
             )
-            self.io.open()
+            self.data_processes.run()
         self.scheduler = ECScheduler(
-            node,
+            self.node,
             items=lambda request: request.items,
             element_size=settings["element_size"],
-            dtype=facts["dtype"].removeprefix("torch."),
-            lock=lock,
-            p2p=cast(Any, p2p),
+            dtype=settings["compat"]["dtype"].removeprefix("torch."),
+            data=cast(Any, self.data_processes),
             clock=lambda: self.now,
         )
         self.element_size = settings["element_size"]
-        events = bool(settings["events"] and settings["p2p"])
-        return {"base_addr": BASE, "agent": agent.hex(), "timers": {}, "events": events}
+        return {
+            "base_addr": BASE,
+            "agent": self._agent(),
+            "timers": {},
+            "events": bool(settings["events"] and settings["p2p"]),
+            "processes": self.data_processes is not None,
+        }
 
     def tick(self, *, now: float) -> Result:
         """See ``Adapter.tick``."""
@@ -165,17 +120,14 @@ class Ours(HostSide, InMemory):
         """See ``Adapter.stop``."""
         self._at(now)
         self.scheduler.shutdown()
-        if self.io is not None:
-            self.io.shut_down()
-            self.io.say_goodbye()
         return {}
 
-    def close(self) -> None:
-        """Free what the process would take with it."""
-        super().close()
-        if self._wake_fd >= 0:
-            os.close(self._wake_fd)
-            self._wake_fd = -1
+    def kill(self, *, now: float, kind: str, read: Json) -> Result:
+        """See ``Adapter.kill``."""
+        self._at(now)
+        self._data().kill(cast(Kind, kind), read)
+        self._turn()
+        return {"agent": self._agent()}
 
     # --------------------------------------------------------------------- engine
     def available(self, *, now: float, request: Result) -> Result:
@@ -198,6 +150,7 @@ class Ours(HostSide, InMemory):
         self.scheduler.update_state_after_alloc(host, item)
         # The kit's host keeps nothing: what it has computed it asks for again.
         self.scheduler.update_state_after_free(host, item)
+        self._turn()
         return {}
 
     def build(self, *, now: float) -> Result:
@@ -276,46 +229,44 @@ class Ours(HostSide, InMemory):
     # -------------------------------------------------------------------- control
     def request(self, *, now: float, identity: str, frames: list[str]) -> Result:
         """See ``Adapter.request``."""
-        io = self._io()
-        io.server.inbox.append(Arrived(bytes.fromhex(identity), [bytes.fromhex(f) for f in frames]))
+        self._data().request(bytes.fromhex(identity), [bytes.fromhex(f) for f in frames])
         self._at(now)
         return {}
 
     def answer(self, *, now: float, peer: list[Json], frames: list[str]) -> Result:
         """See ``Adapter.answer``."""
-        self._io().network.deliver((peer[0], peer[1]), [bytes.fromhex(f) for f in frames])
+        self._data().answer((peer[0], peer[1]), [bytes.fromhex(f) for f in frames])
         self._at(now)
         return {}
 
     def peer(self, *, now: float, peer: list[Json], up: bool) -> Result:
         """See ``Adapter.peer``."""
         self.now = now
-        network = self._io().network
-        (network.heard if up else network.lost)((peer[0], peer[1]))
+        self._data().connection((peer[0], peer[1]), "heard" if up else "lost")
         return self.tick(now=now)
 
     def silent(self, *, now: float, peer: list[Json]) -> Result:
         """See ``Adapter.silent``."""
         self.now = now
-        self._io().network.falls_silent((peer[0], peer[1]))
+        self._data().connection((peer[0], peer[1]), "silent")
         return self.tick(now=now)
 
     # ----------------------------------------------------------------------- data
     def notice(self, *, now: float, notice: str) -> Result:
         """See ``Adapter.notice``."""
-        self._io().offer.inbox.append(bytes.fromhex(notice))
+        self._data().notice(bytes.fromhex(notice))
         self._at(now)
         return {}
 
     def data(self, *, now: float, read: Json, event: str) -> Result:
         """See ``Adapter.data``."""
-        reader = self._io().reader
+        data = self._data()
         if event == "done":
-            reader.events.append(ReadEvent(read, "done", ""))
+            data.read_event(read, ReadEvent(0, "done", ""))
         elif event == "error":
-            reader.events.append(ReadEvent(read, "error", "the kit says so"))
+            data.read_event(read, ReadEvent(0, "error", "the kit says so"))
         elif event == "endpoint_closed":
-            reader.proven.append(read)
+            data.endpoint_closed(read)
         else:
             raise Unsupported(f"data {event}: NIXL confirms no aborts")
         self._at(now)
@@ -334,18 +285,19 @@ class Ours(HostSide, InMemory):
         self._turn()
 
     def _turn(self) -> None:
-        if self.io is not None:
-            self.io.turn_all()
-        else:
-            self.node.tick(self.now)
+        if self.data_processes is not None:
+            self.data_processes.run()
 
     def _delay(self) -> None:
         self.now += self._prepare_s
 
-    def _io(self) -> SimulatedIO:
-        if self.io is None:
+    def _agent(self) -> str:
+        return "" if self.data_processes is None else self.data_processes.agent.hex()
+
+    def _data(self) -> KitProcesses:
+        if self.data_processes is None:
             raise Unsupported("peer-to-peer reads are off")
-        return self.io
+        return self.data_processes
 
     def _request(self, raw: Result) -> HostRequest:
         known = self._requests.get(raw["id"])

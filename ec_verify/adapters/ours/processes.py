@@ -45,6 +45,7 @@ class Processes(RegionActions):
         blocks: int = 8,
         block_size_bytes: int = 4096,
         guard: bool = False,
+        start: str | None = None,
     ) -> dict[str, Any]:
         """A process opens the region of an instance."""
         args = {
@@ -54,6 +55,7 @@ class Processes(RegionActions):
             "blocks": blocks,
             "block_size_bytes": block_size_bytes,
             "guard": guard,
+            "start": start,
         }
         return self._ask(who, "open", args)
 

@@ -7,22 +7,37 @@ any moment, which is what it is for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
 import sys
 from typing import Any
 
+from ec_connector.region.header import NONCE_BYTES
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.errors import ECError
 
 
 def open_region(
-    directory: str, instance: str, dp_rank: int, blocks: int, block_size_bytes: int, guard: bool
+    directory: str,
+    instance: str,
+    dp_rank: int,
+    blocks: int,
+    block_size_bytes: int,
+    guard: bool,
+    start: str | None,
 ) -> tuple[SharedRegion, dict[str, Any]]:
     """Open a region, and say what the file looks like."""
     region = SharedRegion.open(
-        instance, dp_rank, blocks, block_size_bytes, directory=directory, guard=guard, timeout_s=2.0
+        instance,
+        dp_rank,
+        blocks,
+        block_size_bytes,
+        nonce=None if start is None else hashlib.sha256(start.encode()).digest()[:NONCE_BYTES],
+        directory=directory,
+        guard=guard,
+        timeout_s=2.0,
     )
     status = os.stat(region.path)
     return region, {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZMQ as the control plane's consumer half sees it, without a network.
+"""ZMQ as the control plane sees it, without a network.
 
 ``ControlClient`` runs unchanged on these sockets, and so does vLLM's (``vllm_stage``):
 which addresses one refuses, which options it sets and when, and when it gives up a
@@ -17,7 +17,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -155,23 +155,94 @@ class SimulatedDealer:
                 self.lost()
 
 
+class SimulatedRouter:
+    """A ROUTER: the kit puts requests in and takes answers out."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.inbox: deque[list[bytes]] = deque()
+        self._emit = emit
+
+    def setsockopt(self, option: int, value: int) -> None:
+        """Nothing to set."""
+
+    def getsockopt(self, option: int) -> bytes:
+        """Where it is bound; the kit knows it by the address that is announced."""
+        return b"tcp://127.0.0.1:1\0"
+
+    def bind(self, endpoint: str) -> None:
+        """Nothing to bind."""
+
+    def recv_multipart(self, flags: int = 0) -> list[bytes]:
+        """What has come; ``zmq.Again`` if nothing has."""
+        if not self.inbox:
+            raise zmq.Again
+        return self.inbox.popleft()
+
+    def send_multipart(self, frames: list[bytes], flags: int = 0) -> None:
+        """Answer the peer whose identity comes first."""
+        identity, *rest = frames
+        self._emit("frames", to=identity.hex(), frames=[frame.hex() for frame in rest])
+
+    def close(self, linger: int | None = None) -> None:
+        """Nothing to close."""
+
+
+class SimulatedPublisher:
+    """A PUB socket that hands its frames to the kit."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self.closed = False
+
+    def setsockopt(self, option: int, value: int) -> None:
+        """Nothing to set."""
+
+    def bind(self, endpoint: str) -> None:
+        """Nothing to bind."""
+
+    def send_multipart(self, frames: list[bytes], flags: int = 0, copy: bool = True) -> None:
+        """Publish."""
+        self._emit("event", frames=[frame.hex() for frame in frames])
+
+    def close(self, linger: int | None = None) -> None:
+        """Closed."""
+        self.closed = True
+
+
 class SimulatedNetwork:
     """The ZMQ context of one process, and what lies behind it.
 
     Args:
         emit: Tells the kit.
         clock: The process's clock, seconds.
+        silent: Peers from which nothing comes, if other processes see the same.
+
+    Attributes:
+        router: The ROUTER, once there is one.
     """
 
-    def __init__(self, emit: Emit, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, emit: Emit, clock: Callable[[], float], silent: set[Address] | None = None
+    ) -> None:
         self.emit = emit
         self.clock = clock
         self.dealers: dict[Address, SimulatedDealer] = {}
-        self.silent: set[Address] = set()
+        self.silent = set() if silent is None else silent
+        self.router: SimulatedRouter | None = None
 
-    def socket(self, kind: int) -> SimulatedDealer:
-        """A DEALER; nothing else is asked for."""
+    def socket(self, kind: int) -> Any:
+        """A socket of one of the kinds that are asked for."""
+        if kind == zmq.ROUTER:
+            self.router = SimulatedRouter(self.emit)
+            return self.router
+        if kind == zmq.PUB:
+            return SimulatedPublisher(self.emit)
         return SimulatedDealer(self)
+
+    def destroy(self, linger: int | None = None) -> None:
+        """What is left open is closed."""
+        for dealer in list(self.dealers.values()):
+            dealer.close()
 
     def deliver(self, peer: Address, frames: list[bytes]) -> None:
         """Frames arrive from a peer, if there is a connection to it."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -63,8 +64,9 @@ class KitWorker:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.engine = KitEngine()
-        # The delegate only keeps both; on the kit's device no region is mapped.
-        config, region = cast(ECConfig, None), cast(SharedRegion, None)
+        # The delegate only keeps both. On the kit's device no region is mapped, and the
+        # scheduler names none.
+        config, region = cast(ECConfig, None), cast(SharedRegion, SimpleNamespace(identity=b""))
         self.worker = ECWorker(config, region, self.engine, rank, world_size)
 
     def step(self, metadata: StepMetadata, encoded: dict[str, int]) -> tuple[list[int], Reports]:

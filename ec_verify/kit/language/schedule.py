@@ -61,6 +61,8 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         quotas: ``peer``, ``grants``, ``holds``: shares of the region.
         p2p: Whether peer-to-peer reads are on.
         events: Whether it publishes events; an implementation need not have any.
+        processes: It serves and READs in processes beside its engine's; an implementation
+            need not do so.
         later: Not started until a ``start`` step.
         old: Of a played peer: it speaks the old form and knows no optional fields.
         incarnation: Of a played producer; a restart gives another.
@@ -75,6 +77,7 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     quotas: dict[str, float] = {}
     p2p: bool = True
     events: bool = False
+    processes: bool = False
     later: bool = False
     old: bool = False
 

@@ -179,6 +179,17 @@ class Stop(Step):
     stop: str
 
 
+class Kill(Step):
+    """Processes of a node that serve or READ for it are gone; its engine is not.
+
+    With ``of``, such as ``"C#1"``, only the one that has posted that READ.
+    """
+
+    kill: str
+    process: Literal["server", "reader"]
+    of: str = ""
+
+
 # ----------------------------------------------------------------------- checks
 class Servable(Step):
     """Whether the node would promise the encoding in a step of its own.
@@ -323,6 +334,7 @@ VERBS: Final[dict[str, type[Step]]] = {
     "crash": Crash,
     "restart": Restart,
     "stop": Stop,
+    "kill": Kill,
     "servable": Servable,
     "load": Load,
     "room": Room,
@@ -360,6 +372,7 @@ __all__ = [
     "Handle",
     "Hook",
     "Idle",
+    "Kill",
     "Load",
     "Mark",
     "Message",

@@ -121,7 +121,7 @@ def _seen_done(world: World, what: Dma) -> None:
         what.notice,
         world.now(world.node(what.node)),
         writer=what.writer,
-        lost=what.lost or what.abandoned,
+        lost=what.lost or what.abandoned or what.closed,
     )
     say(world, what, "done")
 
@@ -255,6 +255,16 @@ def _play_stop(world: World, step: steps.Stop) -> None:
     node = world.node(step.stop)
     world.call(node, "stop")
     world.log("stop", node=step.stop)
+
+
+@plays(steps.Kill)
+def _play_kill(world: World, step: steps.Kill) -> None:
+    node = world.node(step.kill)
+    read = dma_of(world, step.of).read if step.of else None
+    result = world.call(node, "kill", kind=step.process, read=read)
+    # What comes for the agent of one that is gone reaches nobody.
+    node.agent = bytes.fromhex(result["agent"])
+    world.log("kill", node=node.name, process=step.process)
 
 
 @plays(steps.Start)

@@ -45,6 +45,9 @@ def hand_over(world: World, channel: str, message: Message) -> None:
     if message.via != "request" and message.incarnation not in (0, node.incarnation):
         world.log("dropped", channel=channel)
         return
+    if message.via == "notice" and message.agent not in (b"", node.agent):
+        world.log("dropped", channel=channel)
+        return
     message.delivered = True
     world.log("delivered", node=source, to=target, via=message.via)
     if message.via == "notice":

@@ -27,6 +27,8 @@ def take_event(node: Node, raw: list[str]) -> None:
         named = [_text(event) for event in events]
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as exc:
         raise CheckFailed("a message of events", repr(exc), clause="EC-13.1") from exc
+    if message.get("incarnation") != node.message.get("incarnation"):
+        node.messages = 0
     if int.from_bytes(number, "big") != node.messages:
         raise violated(
             "EventsNumbered",

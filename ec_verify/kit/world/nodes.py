@@ -66,6 +66,7 @@ class Dma:
         writer: Which writer of its encoding at its node it is.
         abandoned: The implementation does not wait for it any more.
         released: The implementation gave the handle up.
+        agent: The agent metadata of its source.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Dma:
     writer: int = 0
     abandoned: bool = False
     released: bool = False
+    agent: bytes = b""
 
     @property
     def active(self) -> bool:
@@ -135,12 +137,14 @@ class Message:
         incarnation: Of the process that it was meant for (notices, answers), or that has
             sent it (requests); 0: whichever runs.
         delivered: It has reached its target; a copy may wait all the same.
+        agent: Agent metadata by which a notice was sent.
     """
 
     via: str
     frames: list[str]
     incarnation: int = 0
     delivered: bool = False
+    agent: bytes = b""
 
 
 @dataclass(eq=False)
@@ -150,6 +154,7 @@ class Node:
     Attributes:
         extended: A message of one of its processes had a field of the extended form, so
             that a message without them is no sign that it speaks the old form only.
+        processes: It has data processes, which ``kill`` can end.
     """
 
     name: str
@@ -168,6 +173,7 @@ class Node:
     message: dict[str, Any] = field(default_factory=dict)
     messages: int = 0
     extended: bool = False
+    processes: bool = False
 
     @property
     def alive(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ec_verify.kit.world import frames
-from ec_verify.kit.world.checks import CheckFailed
+from ec_verify.kit.world.checks import CheckFailed, violated
 from ec_verify.kit.world.events import take_event
 from ec_verify.kit.world.nodes import Dma, GrantSeen, Message, Node
 
@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from ec_verify.kit.world.world import World
 
 
-def take_output(world: World, node: Node, output: dict[str, Any]) -> None:
+def take_output(world: World, node: Node, output: dict[str, Any], *, ended: bool = False) -> None:
     """An instance has sent something: messages, a READ, or news of one.
+
+    Args:
+        world: The world.
+        node: The instance.
+        output: What it has sent.
+        ended: The kit has just ended a process of the instance, or an endpoint of it.
 
     Raises:
         CheckFailed: It is something else, or what it says is wrong already.
@@ -30,15 +36,29 @@ def take_output(world: World, node: Node, output: dict[str, Any]) -> None:
         _posted(world, node, output)
     elif kind == "notify":
         _notify(world, node.name, bytes.fromhex(output["agent"]), output["notice"])
-    elif kind in ("abandon", "release"):
+    elif kind in ("abandon", "release", "gone"):
         for dma in world.dmas.values():
             if dma.node == node.name and dma.read == output["read"]:
-                dma.abandoned = dma.abandoned or kind == "abandon"
-                dma.released = dma.released or kind == "release"
+                _said_of(dma, kind, ended=ended)
     elif kind == "event":
         take_event(node, output["frames"])
     elif kind not in ("connect", "close"):
         raise CheckFailed("an output that the interface has", f"{output!r:.200}")
+
+
+def _said_of(dma: Dma, kind: str, *, ended: bool) -> None:
+    """What an instance says of a READ; only the kit ends one that may still write."""
+    dma.abandoned = dma.abandoned or kind == "abandon"
+    dma.released = dma.released or kind != "abandon"
+    if kind == "gone":
+        if dma.active and not ended:
+            raise violated(
+                "NoReuseUnderDMA",
+                "EC-6.2",
+                f"READ {dma.name} to go on until something ends it",
+                "its process is said to be gone",
+            )
+        dma.closed = True
 
 
 def _sent(world: World, node: Node, output: dict[str, Any]) -> None:
@@ -62,7 +82,7 @@ def _sent(world: World, node: Node, output: dict[str, Any]) -> None:
 def _notify(world: World, source: str, agent: bytes, notice: str) -> None:
     for other in world.everyone():
         if other.agent == agent:
-            message = Message("notice", [notice], other.incarnation)
+            message = Message("notice", [notice], other.incarnation, agent=agent)
             world.send(f"{source}~{other.name}", message)
             world.log("notice", node=source, to=other.name)
             return
@@ -121,6 +141,7 @@ def _posted(world: World, node: Node, output: dict[str, Any]) -> None:
         source.incarnation if source else 0,
         pieces,
         bytes.fromhex(output["notice"]),
+        agent=agent,
     )
     region = node.setup.blocks * world.block_size
     if any(offset < 0 or offset + size > region for offset, size in dma.spans):

@@ -16,7 +16,7 @@ world watches meanwhile, whatever the case is about:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ec_protocol.tables.timing import timer_specs
@@ -152,7 +152,7 @@ class World:
             raise ScheduleError(f"{node.name} does not run")
         result = node.link.call(op, {"now": self.now(node), **args})
         for output in result.pop("out", []):
-            take_output(self, node, output)
+            take_output(self, node, output, ended=_ends(op, args))
         return result
 
     def start(self, node: Node, **more: Any) -> None:
@@ -187,6 +187,9 @@ class World:
         )
         if setup.events and not result.get("events"):
             raise Unsupported("events")
+        node.processes = bool(result.get("processes"))
+        if setup.processes and not node.processes:
+            raise Unsupported("data processes")
         node.base = int(result.get("base_addr", 0))
         node.agent = bytes.fromhex(result.get("agent", ""))
         self.timers.update(result.get("timers", {}))
@@ -325,8 +328,14 @@ class World:
     def notice_of(self, dma: Dma) -> None:
         """A READ is seen done: its notice goes out to the process that it read from."""
         if dma.source is not None and dma.notice:
-            message = Message("notice", [dma.notice.hex()], dma.source_incarnation)
+            notice = [dma.notice.hex()]
+            message = Message("notice", notice, dma.source_incarnation, agent=dma.agent)
             self.send(f"{dma.node}~{dma.source}", message)
+
+
+def _ends(op: str, args: Mapping[str, Any]) -> bool:
+    """Whether an operation ends processes of an instance, or an endpoint of one."""
+    return op == "kill" or (op == "data" and args["event"] == "endpoint_closed")
 
 
 def _overlap(left: Spans, right: Spans) -> bool:

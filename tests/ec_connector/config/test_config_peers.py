@@ -81,8 +81,13 @@ def test_what_is_announced_is_the_advertised_address_and_not_the_bound_one() -> 
 def test_an_advertised_port_is_announced_although_another_is_bound() -> None:
     extra = {"ec_advertised_host": "encoder.example", "ec_advertised_port": 30000}
     with Node("ec_producer", 8, extra=extra) as node:
-        assert node.p2p.address == ("encoder.example", 30000)
-        assert node.p2p.pump.address != node.p2p.address
+        assert node.address == ("encoder.example", 30000)
+        with Node("ec_consumer", 8) as consumer:
+            node.save("a", b"a" * BLOCK)
+            bound = node.data._spec.bind
+            assert bound is not None
+            assert bound[1] not in (0, 30000)
+            assert consumer.fetch("a", bound, BLOCK) == "ready"
 
 
 # -------------------------------------------------------------------------- the events

@@ -66,7 +66,7 @@ def _serve(
         engine = CpuCopyEngine(region)
         config = ECConfig.parse({"ec_cpu_bytes": place.blocks * BLOCK}, "ec_both")
         worker = ECWorker(config, region, engine, rank, world_size)
-        pipe.send((region.created, str(region.path)))
+        pipe.send((region.created, str(region.path), region.identity))
         cache: dict[str, Any] = {}
         while (step := pipe.recv()) is not None:
             metadata, encode = step
@@ -94,7 +94,7 @@ class RankProcess:
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, place, rank, world_size))
         self.process.start()
-        self.created, self.path = self._receive()
+        self.created, self.path, self.region = self._receive()
 
     def start(self, metadata: StepMetadata, *encode: tuple[str, int]) -> None:
         """Give it a step, with what the encoder makes in it."""

@@ -16,7 +16,10 @@ MESSAGES = [
     LoadOp(2, "b", ((4, 1), (0, 1)), 40, (5, 4), "bfloat16"),
     StepMetadata(3),
     StepMetadata(
-        3, (SaveOp(1, "a", ((0, 2),), 77),), (LoadOp(2, "b", ((4, 1),), 8, (4,), "uint8"),)
+        3,
+        (SaveOp(1, "a", ((0, 2),), 77),),
+        (LoadOp(2, "b", ((4, 1),), 8, (4,), "uint8"),),
+        bytes(range(16)),
     ),
     CopyReport(1, 0, True),
     WorkerReport((CopyReport(1, 0, True), CopyReport(2, 0, False))),

@@ -50,6 +50,7 @@ class Instance:
             self.node, items=lambda r: r.items, element_size=ELEMENT, dtype="bfloat16"
         )
         self.ranks = [RankProcess(self.place, number, ranks) for number in range(ranks)]
+        self.scheduler.region = self.ranks[0].region
 
     def build(self, *requests: Request) -> tuple[Any, list[tuple[str, int]]]:
         """A step's metadata, and what is to be encoded in it."""

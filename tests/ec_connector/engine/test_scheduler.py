@@ -135,10 +135,13 @@ def test_stray_reports_change_nothing_and_are_counted() -> None:
 def test_roles(role: str, saves: bool, loads: bool) -> None:
     engine = Engine(role)
     assert bool(engine.step(Request("r1", [item("a")])).saves) is saves
-    engine = Engine(role)
-    engine.node.saves = True
-    engine.save("a")
-    assert engine.scheduler.has_cache_item("a") is loads
+    copies = engine.node.copies
+    copy = copies.plan_save("b", BLOCK)
+    assert copy is not None
+    copies.submit(copy)
+    copies.report(copy.copy_id, 0, landed=True)
+    engine.scheduler.ensure_cache_available(Request("r2", [item("b")]), 0)
+    assert engine.scheduler.has_cache_item("b") is loads
 
 
 def test_without_peer_to_peer_nothing_is_deferred_or_announced() -> None:

@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.world.delegate import Engine, FakeP2P, Request, item
+from ec_protocol.items import Item
+from tests.world.delegate import Engine, item
+
+
+@dataclass
+class Request:
+    request_id: str
+    items: list[Item]
+    ec_transfer_params: Any = None
+    num_preemptions: int = field(default=0)
 
 
 def reference(name: str, **kw: Any) -> Request:
@@ -16,8 +26,8 @@ def reference(name: str, **kw: Any) -> Request:
 
 
 @pytest.mark.clause("EC-5.9")
-@pytest.mark.parametrize("p2p", [None, FakeP2P()])
-def test_reference_to_nothing_fails_alone(p2p: FakeP2P | None) -> None:
+@pytest.mark.parametrize("p2p", [False, True])
+def test_reference_to_nothing_fails_alone(p2p: bool) -> None:
     engine = Engine(p2p=p2p)
     assert not engine.scheduler.ensure_cache_available(reference("a"), 0)
     assert engine.scheduler.ensure_cache_available(Request("other", [item("b")]), 0)
@@ -45,8 +55,8 @@ def test_reference_waits_for_a_save_under_way() -> None:
 
 
 @pytest.mark.clause("EC-5.9")
-@pytest.mark.parametrize("p2p", [None, FakeP2P()])
-def test_reference_waits_for_saves_within_its_budget(p2p: FakeP2P | None) -> None:
+@pytest.mark.parametrize("p2p", [False, True])
+def test_reference_waits_for_saves_within_its_budget(p2p: bool) -> None:
     engine = Engine(p2p=p2p)
     engine.step(Request("r", [item("a")]))
     budget = engine.node.timing.fetch_budget_s
@@ -72,40 +82,46 @@ def test_reference_fails_when_the_save_it_waited_for_does_not_land() -> None:
     assert engine.scheduler.take_unavailable_requests() == {"ref-a"}
 
 
-def kept() -> tuple[Engine, Request]:
-    """The host keeps ``a`` for a running request; the tier has evicted it meanwhile."""
+def evict_all(engine: Engine) -> None:
+    engine.report(engine.step(Request("big", [item("big", rows=engine.blocks)])))
+    assert engine.tier.get("a") is None
+
+
+def test_running_request_does_not_ask_again_for_what_the_host_holds() -> None:
+    """Chunked prefill stops inside the placeholder; meanwhile the tier evicts the entry."""
     engine = Engine()
     engine.save("a")
     request = reference("a", end=100)
     engine.report(engine.step(request))
-    engine.report(engine.step(Request("big", [item("big", rows=engine.blocks)])))
-    assert engine.tier.get("a") is None
-    return engine, request
-
-
-def test_running_request_does_not_ask_again_for_what_the_host_holds() -> None:
-    """Chunked prefill stops inside the placeholder."""
-    engine, request = kept()
+    evict_all(engine)
     assert engine.scheduler.ensure_cache_available(request, 50)
     assert engine.scheduler.take_unavailable_requests() == set()
 
 
 def test_host_gives_an_item_up_by_freeing_it() -> None:
-    engine, request = kept()
+    engine = Engine()
+    engine.save("a")
+    request = reference("a", end=100)
+    engine.report(engine.step(request))
+    evict_all(engine)
     engine.scheduler.update_state_after_free(request, 0)
     assert engine.scheduler.ensure_cache_available(request, 100), "it has been computed"
     assert not engine.scheduler.ensure_cache_available(request, 50)
 
 
 def test_preempted_request_asks_anew() -> None:
-    engine, request = kept()
+    engine = Engine()
+    engine.save("a")
+    request = reference("a", end=100)
+    engine.report(engine.step(request))
+    evict_all(engine)
     request.num_preemptions += 1
     assert not engine.scheduler.ensure_cache_available(request, 0)
     assert engine.scheduler.take_unavailable_requests() == {request.request_id}
 
 
 def test_finished_requests_leave_nothing_behind() -> None:
-    engine = Engine(p2p=FakeP2P())
+    engine = Engine(p2p=True)
     engine.save("a")
     request = reference("a")
     engine.report(engine.step(request))
@@ -125,10 +141,11 @@ def test_item_without_rows_needs_nothing() -> None:
 
 @pytest.mark.clause("EC-11.1")
 def test_announcement_names_every_occurrence() -> None:
-    engine = Engine("ec_producer", p2p=FakeP2P())
+    engine = Engine("ec_producer", p2p=True)
     items = [item("a"), item("b"), item("a")]
     engine.report(engine.step(Request("r", items)))
     _, params = engine.scheduler.request_finished(Request("r", items))
+    assert params is not None
     assert {name: said["item_indices"] for name, said in params.items()} == {"a": [0, 2], "b": [1]}
 
 
@@ -149,7 +166,7 @@ def test_name_used_for_other_content_is_encoded_again() -> None:
 
 @pytest.mark.clause("EC-11.4")
 def test_reference_to_other_content_fails_alone() -> None:
-    engine = Engine(p2p=FakeP2P())
+    engine = Engine(p2p=True)
     engine.save("mine", rows=2)
     assert not engine.scheduler.ensure_cache_available(reference("mine", rows=3), 0)
     assert engine.scheduler.take_unavailable_requests() == {"ref-mine"}
@@ -157,7 +174,7 @@ def test_reference_to_other_content_fails_alone() -> None:
 
 @pytest.mark.clause("EC-11.1")
 def test_other_content_is_not_announced() -> None:
-    engine = Engine("ec_producer", p2p=FakeP2P())
+    engine = Engine("ec_producer", p2p=True)
     engine.save("mine", rows=2)
     _, params = engine.scheduler.request_finished(Request("other", [item("mine", rows=3)]))
     assert params == {"mine": {"item_indices": [0], "metadata": {}}}

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from ec_protocol.p2p import wire
-from ec_protocol.p2p.commands import PrepareRead, SendReq
+from ec_protocol.p2p import words
 from ec_protocol.tables.timing import Timing
 from tests.world.core import BLOCK, WIDTH, states
-from tests.world.delegate import Engine, FakeP2P, Request, item
+from tests.world.delegate import Engine, Request, item
 
 
 # ------------------------------------------------------------------------- fetching
@@ -21,39 +20,24 @@ def remote(name: str, rows: int = 1, **changes: Any) -> dict[str, Any]:
     return {name: {**params, **changes}}
 
 
-def fetch_ok(engine: Engine, name: str) -> None:
-    """Play pump and producer: the fetch of ``name`` lands."""
-    assert engine.p2p is not None
-    assert engine.node.reads is not None
-    consumer = engine.node.reads
-    requests = [c.req for c in consumer.attempts.drain() if isinstance(c, SendReq)]
-    (request,) = [r for r in requests if r.mm_hash == name]
-    entry = engine.tier.get(name)
-    assert entry is not None
-    ack = wire.XferAck(
-        mm_hash=name,
-        status=0,
-        session_id=request.session_id,
-        agent_metadata=b"agent",
-        lease_s=30.0,
-        base_addr=4096,
-        block_size=BLOCK,
-        extents=[(0, entry.num_blocks)],
-        nbytes=entry.nbytes,
-    )
-    consumer.on_ack(("p", 5601), ack, engine.now)
-    (prepare,) = [c for c in consumer.attempts.drain() if isinstance(c, PrepareRead)]
-    assert consumer.post_read(prepare.attempt_id, engine.now)
-    consumer.read_done(prepare.attempt_id, engine.now)
+def lent(engine: Engine) -> list[words.Lend]:
+    """What the reader was told to fetch since the last call."""
+    return [said for said in engine.data.reader.take() if isinstance(said, words.Lend)]
+
+
+def ended(engine: Engine, word: str, name: str) -> None:
+    """Play the reader: this is how the fetch of ``name`` ends."""
+    (loan,) = [said.loan for said in lent(engine) if said.mm_hash == name]
+    engine.data.reader.coming.append(words.Words([(word, loan)]))
 
 
 def test_request_waits_for_its_fetch_and_loads_it() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+    engine = Engine("ec_consumer", p2p=True)
     request = Request("r1", [item("a", 2)], remote("a", 2))
     assert not engine.step(request).loads
-    assert engine.p2p.wakes
     assert not engine.step(request).loads
-    fetch_ok(engine, "a")
+    ended(engine, "landed", "a")
+    engine.scheduler.build_connector_meta()
     assert states(engine) == {"a": "pinned"}, "held for the request that waits"
     metadata = engine.step(request)
     assert [op.mm_hash for op in metadata.loads] == ["a"]
@@ -63,12 +47,10 @@ def test_request_waits_for_its_fetch_and_loads_it() -> None:
 
 @pytest.mark.clause("EC-5.9")
 def test_failed_fetch_falls_back_to_the_encoder() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+    engine = Engine("ec_consumer", p2p=True)
     request = Request("r1", [item("a")], remote("a"))
     assert not engine.scheduler.ensure_cache_available(request, 0)
-    consumer = engine.node.reads  # type: ignore[union-attr]
-    engine.now += 2.0
-    consumer.tick(engine.now)
+    ended(engine, "failed", "a")
     assert engine.scheduler.ensure_cache_available(request, 0)
     assert not engine.scheduler.has_cache_item("a")
     assert engine.scheduler.take_unavailable_requests() == set(), "the media is still there"
@@ -77,13 +59,13 @@ def test_failed_fetch_falls_back_to_the_encoder() -> None:
 
 @pytest.mark.clause("EC-5.9")
 def test_request_without_media_fails_alone_when_its_encoding_is_lost() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+    engine = Engine("ec_consumer", p2p=True)
     lost = Request("lost", [item("a", has_media=False)], remote("a"))
     fine = Request("fine", [item("b")], remote("b"))
     assert not engine.scheduler.ensure_cache_available(lost, 0)
     assert not engine.scheduler.ensure_cache_available(fine, 0)
-    engine.now += 2.0
-    engine.node.reads.tick(engine.now)  # type: ignore[union-attr]
+    for lend in lent(engine):
+        engine.data.reader.coming.append(words.Words([("failed", lend.loan)]))
     # The host must not run its encoder on nothing before it is told.
     assert not engine.scheduler.ensure_cache_available(lost, 0)
     assert engine.scheduler.ensure_cache_available(fine, 0)
@@ -92,7 +74,7 @@ def test_request_without_media_fails_alone_when_its_encoding_is_lost() -> None:
 
 
 def test_computed_items_are_not_fetched() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+    engine = Engine("ec_consumer", p2p=True)
     request = Request("r1", [item("a", end=10)], remote("a"))
     assert engine.scheduler.ensure_cache_available(request, 10)
     assert not engine.scheduler.ensure_cache_available(request, 9)
@@ -125,34 +107,64 @@ def test_computed_items_are_not_fetched() -> None:
     ],
 )
 def test_hostile_parameters_only_cost_the_request_its_fetch(params: Any) -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+    engine = Engine("ec_consumer", p2p=True)
     request = Request("r1", [item("a")], params)
     assert engine.scheduler.ensure_cache_available(request, 0)
-    assert engine.node.reads.attempts.drain() == []  # type: ignore[union-attr]
+    assert lent(engine) == []
     assert states(engine) == {}
 
 
 def test_megabyte_hash_is_refused() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+    engine = Engine("ec_consumer", p2p=True)
     name = "x" * (1 << 20)
     request = Request("r1", [item(name)], remote(name))
     assert engine.scheduler.ensure_cache_available(request, 0)
     assert engine.node.counters["params_bad_mm_hash"] == 1
 
 
-def test_leaving_ends_the_fetch() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+@pytest.mark.clause("EC-14.7")
+def test_leaving_ends_the_fetch_when_its_reader_says_so() -> None:
+    engine = Engine("ec_consumer", p2p=True)
     request = Request("r1", [item("a")], remote("a"))
     assert not engine.scheduler.ensure_cache_available(request, 0)
+    (lend,) = lent(engine)
     engine.scheduler.request_finished(request)
+    assert engine.data.reader.take() == [words.TakeBack(lend.loan)]
+    assert states(engine) == {"a": "saving"}, "a READ may be under way"
+    engine.data.reader.coming.append(words.Words([("failed", lend.loan)]))
+    engine.scheduler.build_connector_meta()
     assert states(engine) == {}
-    assert engine.node.reads.idle  # type: ignore[union-attr]
+    assert engine.tier.free_blocks == engine.tier.num_blocks
+
+
+@pytest.mark.clause("EC-14.4", "EC-5.9")
+def test_a_reader_that_does_not_listen_costs_a_fall_back() -> None:
+    engine = Engine("ec_consumer", p2p=True)
+    engine.data.reader.full = True
+    request = Request("r1", [item("a")], remote("a"))
+    assert not engine.scheduler.ensure_cache_available(request, 0)
+    assert engine.scheduler.ensure_cache_available(request, 0)
+    assert states(engine) == {}
+
+
+@pytest.mark.clause("EC-5.9")
+def test_nobody_waits_longer_than_the_budget_for_a_reader_that_says_nothing() -> None:
+    engine = Engine("ec_consumer", p2p=True)
+    request = Request("r1", [item("a")], remote("a"))
+    assert not engine.scheduler.ensure_cache_available(request, 0)
+    engine.now += Timing().fetch_budget_s - 0.01
+    assert not engine.scheduler.ensure_cache_available(request, 0)
+    engine.now += 0.01
+    assert engine.scheduler.ensure_cache_available(request, 0)
+    assert states(engine) == {"a": "saving"}, "lent until its reader has said more, or is gone"
+    engine.data.link.exited(1, engine.now)
+    assert states(engine) == {}
 
 
 # --------------------------------------------------------------------- announcements
 @pytest.mark.clause("EC-11.1", "EC-11.2", "EC-11.3")
 def test_announcements_are_whole_or_empty() -> None:
-    engine = Engine("ec_producer", blocks=4, p2p=FakeP2P())
+    engine = Engine("ec_producer", blocks=4, p2p=True)
     engine.save("a", 2)
     saving = engine.step(Request("r2", [item("b", 1, metadata={"grid": [1, 2]})]))
     request = Request(
@@ -161,6 +173,7 @@ def test_announcements_are_whole_or_empty() -> None:
     )
     delay, params = engine.scheduler.request_finished(request)
     assert delay is False
+    assert params is not None
     assert params["a"] == {
         "item_indices": [0],
         "metadata": {"grid": [7]},
@@ -179,7 +192,7 @@ def test_announcements_are_whole_or_empty() -> None:
 
 
 def test_announced_save_is_held_from_the_moment_it_lands() -> None:
-    engine = Engine("ec_producer", blocks=4, p2p=FakeP2P())
+    engine = Engine("ec_producer", blocks=4, p2p=True)
     step = engine.step(Request("r1", [item("a", 2)]))
     engine.scheduler.request_finished(Request("r1", [item("a", 2)]))
     engine.report(step)
@@ -187,24 +200,22 @@ def test_announced_save_is_held_from_the_moment_it_lands() -> None:
 
 
 def test_stats_and_shutdown() -> None:
-    engine = Engine(p2p=FakeP2P())
+    engine = Engine(p2p=True)
     engine.save("a", 2)
     stats = engine.scheduler.stats()
     assert stats["saves_landed"] == 1
     assert stats["free_blocks"] == 6
     assert stats["misses"] == 1
     engine.scheduler.shutdown()
-    assert engine.p2p.stopped
+    assert engine.data.stopped
 
 
-@pytest.mark.clause("EC-5.9")
-def test_without_a_running_pump_requests_encode_and_timers_go_on() -> None:
-    engine = Engine("ec_consumer", p2p=FakeP2P())
+@pytest.mark.clause("EC-5.9", "EC-14.8")
+def test_without_a_reader_requests_encode_and_holds_run_out() -> None:
+    engine = Engine("ec_consumer", p2p=True)
     early = Request("r0", [item("b")], remote("b"))
     assert not engine.scheduler.ensure_cache_available(early, 0)
-    # What a pump does that has to give up; from here on nobody carries out commands.
-    engine.p2p.healthy = False
-    engine.node.stop_reading(engine.now)
+    engine.data.link.exited(1, engine.now)
     assert engine.scheduler.ensure_cache_available(early, 0)
     entry = engine.tier.alloc("x", BLOCK)
     assert entry is not None
@@ -212,30 +223,25 @@ def test_without_a_running_pump_requests_encode_and_timers_go_on() -> None:
     engine.now += 1
     request = Request("r1", [item("a")], remote("a"))
     engine.step(request)
-    assert engine.node.counters["fetches_without_pump"] == 2
-    assert engine.node.commands() == [], "nobody would carry them out"
-    assert engine.node.next_deadline() is None, "timers run out with the engine's steps"
-
-
-@pytest.mark.clause("EC-3.5")
-def test_an_announced_encoding_is_held_in_the_table_that_the_pump_lets_run_out() -> None:
-    """One table for all holds: an idle engine makes no step that could end them."""
-    engine = Engine("ec_both", p2p=FakeP2P())
-    assert engine.p2p is not None
-    assert engine.node.holds is engine.node.reads.holds
+    loans = engine.data.link.loans
+    assert loans is not None
+    assert loans.counters["no_reader"] == 2
+    assert len(loans) == 0
+    assert len(engine.node.holds) == 0, "with the engine's steps"
 
 
 def test_a_fetch_that_lands_between_two_hooks_promises_nothing_to_who_means_something_else() -> (
     None
 ):
-    """The pump lands another request's encoding after this one was asked about."""
-    engine = Engine(p2p=FakeP2P())
+    """Another request's encoding lands after this one was asked about."""
+    engine = Engine(p2p=True)
+    other = Request("other", [item("a", 2)], remote("a", 2))
+    assert not engine.scheduler.ensure_cache_available(other, 0)
     wanted = Request("r", [item("a", 3)])
     assert engine.scheduler.ensure_cache_available(wanted, 0)
-    entry = engine.tier.alloc("a", 2 * BLOCK, (2, 8))
-    assert entry is not None
-    engine.tier.begin_write(entry, ("read", 1))
-    engine.tier.write_landed(entry, ("read", 1))
+    ended(engine, "landed", "a")
+    engine.data.turn()
+    assert states(engine) == {"a": "pinned"}
     assert not engine.scheduler.has_cache_item("a"), "two rows, where three are expected"
     engine.scheduler.update_state_after_alloc(wanted, 0)
     metadata = engine.scheduler.build_connector_meta()

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ec_connector.copies import cpu as copy_cpu
 from ec_connector.copies.cpu import CpuCopyEngine
 from ec_connector.engine.messages import CopyReport, LoadOp, SaveOp, StepMetadata, WorkerReport
 from ec_connector.engine.worker import ECWorker
+from ec_connector.region.errors import RegionIdentityError
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.errors import ConfigError
 from ec_protocol.tier.copies import CopyTable
@@ -49,12 +51,17 @@ class Rank:
         return self.worker.build_connector_worker_meta()
 
     def begin(self, metadata: StepMetadata, encoded: dict[str, torch.Tensor] | None = None) -> None:
+        metadata = self.about_mine(metadata)
         self.worker.start_save_caches(metadata)
         self.worker.start_load_caches(self.cache, metadata)
         for mm_hash, tensor in (encoded or {}).items():
             self.cache[mm_hash] = tensor
             self.worker.save_caches(self.cache, mm_hash, metadata)
         assert self.worker.get_finished(set()) == (None, None)
+
+    def about_mine(self, metadata: StepMetadata) -> StepMetadata:
+        """The same step, of a scheduler that has this rank's region."""
+        return dataclasses.replace(metadata, region=self.region.identity)
 
     def reports(self) -> list[CopyReport]:
         """Every report that is still owed."""
@@ -99,10 +106,9 @@ def test_save_then_load_gives_the_same_bits(one):
         CopyReport(2, 0, True),
     ]
     one.cache.clear()
-    one.worker.start_save_caches(StepMetadata(2))
-    one.worker.start_load_caches(
-        one.cache, StepMetadata(2, (), (load_op(3, "a", 0, 3), load_op(4, "b", 3, 5)))
-    )
+    metadata = one.about_mine(StepMetadata(2, (), (load_op(3, "a", 0, 3), load_op(4, "b", 3, 5))))
+    one.worker.start_save_caches(metadata)
+    one.worker.start_load_caches(one.cache, metadata)
     # The model may read now.
     assert torch.equal(one.cache["a"], a)
     assert torch.equal(one.cache["b"], b)
@@ -132,8 +138,8 @@ def test_outputs_that_the_step_does_not_save_are_left_alone(one):
     assert not one.region.tensor.any()
 
 
-def test_an_output_offered_twice_is_saved_once(one):
-    metadata = StepMetadata(1, (save_op(1, "a", 0, 3),))
+def test_an_output_offered_twice_is_saved_once(one: Rank) -> None:
+    metadata = one.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3),)))
     one.worker.start_save_caches(metadata)
     one.cache["a"] = encoding(3)
     one.worker.save_caches(one.cache, "a", metadata)
@@ -170,8 +176,8 @@ def test_a_planned_save_whose_encoder_never_ran_is_reported(one):
 
 
 @pytest.mark.clause("EC-4.3")
-def test_a_step_given_up_half_way_is_settled_by_the_next(one):
-    metadata = StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5)))
+def test_a_step_given_up_half_way_is_settled_by_the_next(one: Rank) -> None:
+    metadata = one.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5))))
     one.worker.start_save_caches(metadata)
     one.cache["a"] = encoding(3)
     one.worker.save_caches(one.cache, "a", metadata)
@@ -180,8 +186,8 @@ def test_a_step_given_up_half_way_is_settled_by_the_next(one):
     assert {(r.copy_id, r.landed) for r in one.reports()} == {(1, True), (2, False), (3, True)}
 
 
-def test_an_output_that_is_not_in_the_cache_is_reported(one):
-    metadata = StepMetadata(1, (save_op(1, "a", 0, 3),))
+def test_an_output_that_is_not_in_the_cache_is_reported(one: Rank) -> None:
+    metadata = one.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3),)))
     one.worker.start_save_caches(metadata)
     one.worker.save_caches(one.cache, "a", metadata)
     one.worker.get_finished()
@@ -245,7 +251,7 @@ def test_a_slow_save_does_not_hold_the_step_and_is_reported_later(one, monkeypat
 
 def test_shutdown_finishes_what_was_offered_and_reports_the_rest(folder):
     rank = Rank(folder)
-    metadata = StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5)))
+    metadata = rank.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5))))
     rank.worker.start_save_caches(metadata)
     rank.cache["a"] = encoding(3)
     rank.worker.save_caches(rank.cache, "a", metadata)
@@ -254,6 +260,41 @@ def test_shutdown_finishes_what_was_offered_and_reports_the_rest(folder):
     assert not rank.region.closed
     rank.close()
     rank.close()
+
+
+# --------------------------------------------------------------------- another region
+@pytest.mark.clause("EC-10.7")
+@pytest.mark.parametrize("named", [b"", bytes(16), b"another region's"])
+def test_a_step_about_another_region_is_refused_before_any_copy(one: Rank, named: bytes) -> None:
+    data, untouched = encoding(3), one.region.tensor.clone()
+    for submit in ("submit_saves", "submit_loads"):
+        setattr(one.engine, submit, None)
+    step = StepMetadata(7, (save_op(1, "a", 0, 3),), (load_op(2, "b", 3, 3),), named)
+    hooks: list[Callable[[], object]] = [
+        lambda: one.worker.start_save_caches(step),
+        lambda: one.worker.start_load_caches(one.cache, step),
+        lambda: one.worker.save_caches({"a": data}, "a", step),
+    ]
+    for hook in hooks:
+        with pytest.raises(RegionIdentityError, match="step 7 is about region") as caught:
+            hook()
+        assert caught.value.path == one.region.path
+        assert one.region.identity.hex() in str(caught.value)
+        assert (named.hex() or "of no name") in str(caught.value)
+    assert one.cache == {}
+    assert torch.equal(one.region.tensor, untouched)
+    assert not one.worker.has_pending
+
+
+@pytest.mark.clause("EC-10.7")
+def test_a_refused_step_does_not_start_what_the_one_before_left(one: Rank) -> None:
+    metadata = one.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3),)))
+    one.worker.start_save_caches(metadata)
+    one.worker.save_caches({"a": encoding(3)}, "a", metadata)
+    with pytest.raises(RegionIdentityError):
+        one.worker.start_save_caches(StepMetadata(2))
+    assert not one.region.tensor.any()
+    assert one.engine.pending == 0
 
 
 # --------------------------------------------------------------------- several ranks

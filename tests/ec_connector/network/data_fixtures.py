@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from ec_connector.network.data import NixlReader
 from tests.ec_connector.network.data_driver import Producer, Region
-from tests.world.processes import several
 
 
 @pytest.fixture
 def producers() -> Iterator[Callable[..., Producer]]:
-    with several(Producer, Producer.kill) as start:
-        yield start
+    made: list[Producer] = []
+
+    def make(*args, **kwargs) -> Producer:
+        made.append(Producer(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.kill()
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +46,12 @@ def region() -> Region:
 
 @pytest.fixture
 def readers() -> Iterator[Callable[..., NixlReader]]:
-    def make(region: Region, **options: Any) -> NixlReader:
-        options.setdefault("grace_s", 0.0)
-        return NixlReader("consumer", region.address, region.nbytes, **options)
+    made: list[NixlReader] = []
 
-    with several(make, NixlReader.close) as one:
-        yield one
+    def make(region: Region, **kwargs) -> NixlReader:
+        made.append(NixlReader("consumer", region.address, region.nbytes, **kwargs))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.close()

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,9 +31,10 @@ from ec_connector.network.control import (
     PeerAddressError,
     check_peer,
 )
+from ec_connector.network.names import Names
 from ec_protocol.p2p import wire
 from ec_protocol.tables.timing import Timing
-from tests.world.processes import until
+from tests.world.instance import wait_for
 
 FAST = Timing(heartbeat_interval_s=0.1, heartbeat_timeout_s=0.4, heartbeat_ttl_s=0.8)
 HERE = "127.0.0.1"
@@ -46,9 +49,11 @@ def context() -> Iterator[Any]:
 
 @pytest.fixture
 def client(context) -> Iterator[ControlClient]:
-    made = ControlClient(context, Timing())
+    names = Names()
+    made = ControlClient(context, Timing(), names)
     yield made
     made.close_all()
+    names.close()
 
 
 def server(context: Any, host: str = HERE, port: int = 0, timing: Timing | None = None) -> Any:
@@ -58,14 +63,14 @@ def server(context: Any, host: str = HERE, port: int = 0, timing: Timing | None 
 def receive(plane: ControlServer | ControlClient) -> list[Any]:
     """Wait for at least one message."""
     found: list[Any] = []
-    until(lambda: found.extend(plane.receive()) or bool(found), "a message")
+    wait_for(lambda: found.extend(plane.receive()) or bool(found), "a message")
     return found
 
 
 def changes(client: ControlClient) -> list[Any]:
     """Wait for at least one change that is not the passing of time."""
     found: list[Any] = []
-    until(lambda: found.extend(client.changes(0.0)) or bool(found), "a change")
+    wait_for(lambda: found.extend(client.changes(0.0)) or bool(found), "a change")
     return found
 
 
@@ -93,7 +98,13 @@ def test_a_port_in_use_names_address_variables_and_fix(context):
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [("203.0.113.7", 0), ("no.such.host.invalid", 0), ("bad host", 0), (HERE, 70_000), (HERE, -1)],
+    [
+        ("203.0.113.7", 0),
+        ("no.such.host.invalid", 0),
+        ("bad host", 0),
+        (HERE, 70_000),
+        (HERE, -1),
+    ],
 )
 def test_what_cannot_be_bound_is_a_typed_error(context, host, port):
     with pytest.raises(BindError, match=host):
@@ -130,22 +141,26 @@ def test_ipv6(context, client, host):
 
 def test_a_name_of_both_families_is_tried_in_the_other_one_next(context, client, monkeypatch):
     """``localhost`` is ::1 to some and 127.0.0.1 to others; a producer binds one."""
-    families: list[bool] = []
+    tried: list[str] = []
     inner = control._Connection
 
-    def record(*args, ipv6: bool, **kwargs):
-        families.append(ipv6)
-        return inner(*args, ipv6=ipv6, **kwargs)
+    def record(context, address, *args, **kwargs):
+        tried.append(address)
+        return inner(context, address, *args, **kwargs)
 
     monkeypatch.setattr(control, "_Connection", record)
-    named, numeric = ("localhost", free_port()), (HERE, free_port())
-    for _ in range(3):
+    both = Names(lambda name: ("127.0.0.1", "::1"))
+    client = ControlClient(context, Timing(), both)
+    named, numeric = ("both.example", free_port()), (HERE, free_port())
+    for _ in range(4):
         for peer in (named, numeric):
             client.open(peer, 0.0)
             assert changes(client) == [(peer, False)]
             client.close(peer)
-    assert families[0::2] == [False, True, False]
-    assert families[1::2] == [False, False, False]
+    assert tried[0::2] == ["127.0.0.1", "::1", "127.0.0.1", "::1"]
+    assert tried[1::2] == [HERE] * 4
+    client.close_all()
+    both.close()
 
 
 # -------------------------------------------------------------------------- addresses
@@ -173,8 +188,10 @@ def test_an_impossible_address_is_lost_at_once(client, peer):
     assert client.peers == []
 
 
-def test_an_address_that_cannot_be_connected_to_leaves_nothing_open(client):
+def test_an_address_that_cannot_be_connected_to_leaves_nothing_open(context):
     """Requests name addresses: thousands of bad ones must not use up descriptors."""
+    names = Names(lambda name: (name,))
+    client = ControlClient(context, Timing(), names)
 
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -182,13 +199,19 @@ def test_an_address_that_cannot_be_connected_to_leaves_nothing_open(client):
     gc.disable()  # which would hide what is left open
     try:
         before = descriptors()
+        heard = []
         for port in range(1, 201):
             client.open(("%%", port), 0.0)
+        wait_for(lambda: heard.extend(client.changes(0.0)) or len(heard) == 200, "the losses")
         assert client.peers == []
-        assert len(client.changes(0.0)) == 200
-        until(lambda: descriptors() <= before + 20, "most of 200 to be closed")
+        assert {made for _, made in heard} == {False}
+        deadline = time.monotonic() + 20
+        while descriptors() > before + 20:
+            assert time.monotonic() < deadline, f"{descriptors() - before} are left open"
+            time.sleep(0.01)
     finally:
         gc.enable()
+        names.close()
 
 
 @pytest.mark.parametrize("host", ["a.example.com", "10.0.0.1", "fe80::1%eth0", "node_7"])
@@ -233,7 +256,7 @@ def test_a_connection_that_speaks_something_else_is_ignored(context, client):
         client.open((HERE, bound.port), 0.0)
         client.send((HERE, bound.port), b"fine")
         heard: list[Any] = []
-        until(
+        wait_for(
             lambda: heard.extend(m.frames for m in bound.receive()) or [b"", b"fine"] in heard,
             "the message of the one that speaks ZMTP",
         )
@@ -276,7 +299,7 @@ def test_what_was_meant_for_one_process_never_reaches_the_next(context, client):
             return False
         return True
 
-    until(rebind, "the port")
+    wait_for(rebind, "the port")
     client.open(peer, 0.0)
     client.send(peer, b"for the new one")
     assert [message.frames for message in receive(bound[0])] == [[b"", b"for the new one"]]
@@ -302,8 +325,9 @@ def test_a_dead_or_stopped_process_is_lost_in_heartbeat_time(context, how):
         text=True,
         cwd=ROOT,
     )
-    client = ControlClient(context, FAST)
+    client = ControlClient(context, FAST, Names())
     try:
+        assert process.stdout is not None
         peer = (HERE, int(process.stdout.readline()))
         client.open(peer, 0.0)
         assert changes(client) == [(peer, True)]
@@ -324,3 +348,107 @@ def test_closing_forgets(context, client):
     client.close(peer)
     assert client.sockets == client.peers == client.changes(1e9) == []
     assert client.next_deadline() is None
+
+
+# ------------------------------------------------------------------------------- bounds
+def test_every_socket_is_bounded_and_lingers_for_nobody(context, client):
+    """What a peer sends, and what it does not read, must not pile up."""
+    bound = server(context)
+    client.open((HERE, bound.port), 0.0)
+    (router,) = bound.sockets
+    dealer = client._connections[HERE, bound.port].socket
+    for sock in (router, dealer):
+        assert sock.getsockopt(zmq.LINGER) == 0
+        assert sock.getsockopt(zmq.SNDHWM) == control._HIGH_WATER
+        assert sock.getsockopt(zmq.HEARTBEAT_IVL) == 2000
+        assert sock.getsockopt(zmq.HEARTBEAT_TIMEOUT) == 4000
+        assert sock.getsockopt(zmq.HEARTBEAT_TTL) == 8000
+    assert router.getsockopt(zmq.RCVHWM) == control._HIGH_WATER
+    assert dealer.getsockopt(zmq.RCVHWM) == control._ACK_HIGH_WATER
+    assert router.getsockopt(zmq.MAXMSGSIZE) == wire.MAX_REQUEST_BYTES + control._FRAME_SLACK
+    assert dealer.getsockopt(zmq.MAXMSGSIZE) == wire.MAX_ACK_BYTES + control._FRAME_SLACK
+    assert dealer.getsockopt(zmq.RECONNECT_IVL) == -1
+
+
+class Slow:
+    """A resolver that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def __call__(self, name: str) -> tuple[str, ...]:
+        assert self.go.wait(100)
+        return (HERE,)
+
+
+@pytest.fixture
+def slow(context) -> Iterator[tuple[ControlClient, Slow]]:
+    resolver = Slow()
+    names = Names(resolver)
+    made = ControlClient(context, Timing(), names)
+    yield made, resolver
+    resolver.go.set()
+    made.close_all()
+    names.close()
+
+
+def test_what_is_sent_before_the_name_is_known_goes_out_then(context, slow):
+    client, resolver = slow
+    bound = server(context)
+    peer = ("slow.example", bound.port)
+    client.open(peer, 0.0)
+    assert client.send(peer, b"first")
+    assert client.send(peer, b"second")
+    assert client.changes(0.0) == []
+    assert client.next_deadline() == 4.0
+    assert len(client.sockets) == 1, "the news of the names"
+    resolver.go.set()
+    assert changes(client) == [(peer, True)]
+    heard: list[Any] = []
+    wait_for(lambda: heard.extend(m.frames[1] for m in bound.receive()) or len(heard) == 2, "both")
+    assert heard == [b"first", b"second"]
+
+
+def test_a_slow_name_stalls_no_other_peer_and_is_lost_in_time(context, slow):
+    client, resolver = slow
+    bound = server(context)
+    quick, lost = (HERE, bound.port), ("slow.example", bound.port)
+    client.open(lost, 0.0)
+    client.open(quick, 0.0)
+    assert changes(client) == [(quick, True)]
+    assert client.changes(3.99) == []
+    assert client.changes(4.0) == [(lost, False)]
+    assert client.peers == [quick]
+    resolver.go.set()
+    client.close(lost)
+    assert client.changes(5.0) == []
+
+
+def test_what_waits_for_a_name_is_bounded_and_goes_with_its_peer(slow):
+    client, _ = slow
+    peer = ("slow.example", 1)
+    client.open(peer, 0.0)
+    sent = 0
+    while client.send(peer, b"x"):
+        sent += 1
+        assert sent <= control._HIGH_WATER
+    assert sent == control._HIGH_WATER
+    client.close(peer)
+    assert client.peers == []
+    assert not client.send(peer, b"x")
+    client.open(peer, 0.0)
+    assert client.send(peer, b"x"), "a fresh one"
+
+
+def test_addresses_that_are_avoided_are_bounded(client, monkeypatch):
+    monkeypatch.setattr(control, "_MAX_NAMES", 3)
+
+    class Never:
+        give_up_at = 1.0
+        address = HERE
+
+    for number in range(10):
+        client._try_another(f"host{number}", Never())
+    assert list(client._avoid) == ["host7", "host8", "host9"]
+    client._try_another("host9", Never())
+    assert list(client._avoid) == ["host7", "host8"]

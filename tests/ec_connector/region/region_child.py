@@ -7,8 +7,10 @@ gets any further line: the tests kill it there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,7 @@ from ec_connector.region import file as region_file
 from ec_connector.region import guard, opening
 from ec_connector.region import shared as region
 from ec_connector.region.errors import RegionError
+from ec_connector.region.marks import Marks
 from ec_connector.region.shared import SharedRegion, reap_orphans
 
 
@@ -31,7 +34,7 @@ def stop(moment: str) -> None:
 
 
 def around(module: Any, name: str, before: str, after: str, wanted: str) -> None:
-    """Make a function of a module stop before or after its work."""
+    """Make a function of a module or class stop before or after its work."""
     inner: Callable[..., Any] = getattr(module, name)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -50,6 +53,7 @@ def pause_at(moment: str) -> None:
     around(region_file, "allocate", "before_allocate", "allocated", moment)
     around(guard, "start_guard", "header_written", "guarded", moment)
     around(region_file, "_link", "before_link", "linked", moment)
+    around(Marks, "set", "before_mark", "marked", moment)
     around(region, "populate", "mapped", "populated", moment)
     around(opening, "identify", "before_identify", "identified", moment)
 
@@ -58,6 +62,11 @@ def without_tmpfile() -> None:
     """Behave as on a file system that cannot make files without a name."""
     real = os.path.isdir
     region_file.os.path.isdir = lambda path: path != "/proc/self/fd" and real(path)
+
+
+def without_turns() -> None:
+    """Behave as in a network namespace of its own, where nobody's turn is seen."""
+    region_file.creation_turn = lambda directory, name: contextlib.nullcontext(True)  # type: ignore
 
 
 def main() -> None:
@@ -71,6 +80,9 @@ def main() -> None:
                 say(ok=True)
             elif verb == "no_tmpfile":
                 without_tmpfile()
+                say(ok=True)
+            elif verb == "no_turns":
+                without_turns()
                 say(ok=True)
             elif verb == "open":
                 if "nonce" in command:
@@ -97,6 +109,11 @@ def main() -> None:
                     sys.stdin.readline()  # holds what it inherited until stdin ends
                     os._exit(0)
                 say(ok=True)
+            elif verb == "fork_and_stay":
+                pid = os.fork()
+                if pid == 0:
+                    signal.pause()  # holds what it inherited until it is killed
+                say(pid=pid)
             elif verb == "fork_and_close":
                 assert opened is not None
                 pid = os.fork()

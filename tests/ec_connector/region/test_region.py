@@ -197,7 +197,7 @@ def test_a_file_that_took_the_name_since_is_not_unlinked(folder):
 
 def test_two_processes_that_unlink_at_once_remove_one_name(folder):
     first, second = open_region(folder), open_region(folder)
-    lock = region_file._FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    lock = region_file.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     fcntl.fcntl(second._file.fileno(), fcntl.F_OFD_SETLK, lock)  # second is at it
     first.close(unlink=True)
     assert os.path.exists(second.path)

@@ -36,6 +36,8 @@ MOMENTS = (
     "guarded",
     "before_link",
     "linked",
+    "before_mark",
+    "marked",
     "mapped",
     "populated",
 )
@@ -123,7 +125,7 @@ def test_a_joiner_killed_while_joining_changes_nothing(folder, spawn):
     creator = spawn()
     creator.open(folder)
     creator.call("write", block=0, value=7)
-    for moment in ("before_identify", "identified", "mapped", "populated"):
+    for moment in ("before_identify", "identified", "before_mark", "marked", "mapped", "populated"):
         joiner = spawn()
         joiner.open_until(moment, folder)
         joiner.kill()

@@ -28,7 +28,7 @@ BLOCKS, BLOCK = 7, 5120
 
 # --------------------------------------------------------------------------- foreign
 def _region_bytes() -> bytes:
-    header = RegionHeader("t", 0, BLOCKS, BLOCK, bytes(16), 1, region_header.boot_id())
+    header = RegionHeader("t", 0, BLOCKS, BLOCK, bytes(16), bytes(16), 1, region_header.boot_id())
     return bytes(header.trailer_at) + header.pack()
 
 

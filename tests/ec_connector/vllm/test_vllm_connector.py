@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from ec_connector.region.errors import RegionIdentityError, RegionLostError
+from ec_connector.region.shared import SharedRegion
 from ec_protocol.errors import LocalProtocolError
 from tests.needs import needs
 from tests.world import vllm as fake_vllm
@@ -243,6 +247,49 @@ def test_reports_of_another_connector_are_left_alone(host: Host) -> None:
     ours = ECWorkerMetadata(WorkerReport())
     with pytest.raises(TypeError, match="cannot aggregate object"):
         ours.aggregate(object())
+
+
+@pytest.mark.clause("EC-10.7")
+def test_a_worker_with_another_region_refuses_the_step(vllm: SimpleNamespace, host: Host) -> None:
+    host.step(request("r1", "a"))
+    host.settle()
+    host.caches[0].clear()
+    half = host.workers[0]._worker
+    other = fake_vllm.config(instance_id="elsewhere")
+    stray = vllm.connector(other, Role.WORKER)._worker
+    half.delegate.region, mine = stray.region, half.delegate.region
+    with pytest.raises(RegionIdentityError, match=r"elsewhere.*is about region") as caught:
+        host.step(request("r2", "a"))
+    assert mine.identity.hex() in str(caught.value)
+    assert host.caches[0] == {}
+    half.delegate.region = mine
+    stray.shutdown()
+
+
+@pytest.mark.clause("EC-10.7")
+def test_a_late_worker_of_a_start_whose_region_lost_its_name_is_an_error(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = fake_vllm.config()
+    worker, scheduler = (vllm.connector(config, role) for role in (Role.WORKER, Role.SCHEDULER))
+    path = worker._worker.region.path
+    worker.shutdown()  # it made the file, and takes the name along
+    impatient = functools.partial(SharedRegion.open, timeout_s=0.2)
+    monkeypatch.setattr(SharedRegion, "open", impatient)
+    with pytest.raises(RegionLostError, match="its name is gone"):
+        vllm.connector(config, Role.WORKER)
+    assert not os.path.exists(path)
+    scheduler.shutdown()
+
+
+@pytest.mark.clause("EC-10.7")
+def test_the_region_of_a_step_survives_the_way_to_the_workers(host: Host) -> None:
+    sent = host.scheduler.build_connector_meta(None)
+    region = host.workers[0]._worker.region
+    assert len(region.identity) == 16
+    assert sent.step.region == region.identity
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(sent, protocol)).step == sent.step
 
 
 def test_nothing_is_announced_without_peer_to_peer(host: Host) -> None:

@@ -74,6 +74,7 @@ def test_every_hook_is_ours(facts):
 def test_messages_travel_and_aggregate(facts):
     assert facts["shell"]["ranks"] == [0, 1]
     assert facts["shell"]["step"] == 3
+    assert facts["shell"]["region"] == bytes(range(16)).hex()
 
 
 def test_entry_point_registers_beside_the_built_in_one(facts):

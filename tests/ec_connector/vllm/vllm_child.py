@@ -31,7 +31,7 @@ def shell_facts() -> dict[str, Any]:
 
     load_general_plugins()
     one, two = (ECWorkerMetadata(WorkerReport((CopyReport(7, n, True),))) for n in range(2))
-    step = ECStepMetadata(StepMetadata(3))
+    step = ECStepMetadata(StepMetadata(3, region=bytes(range(16))))
     hooks = {name for name in vars(ECConnectorBase) if not name.startswith("_")}
     labels = {0: ["tiny", "0"]}
     types = {
@@ -51,6 +51,7 @@ def shell_facts() -> dict[str, Any]:
     return {
         "ranks": [e.rank for e in one.aggregate(two).report.entries],
         "step": pickle.loads(pickle.dumps(step)).step.step_id,
+        "region": pickle.loads(pickle.dumps(step)).step.region.hex(),
         "not_ours": sorted(hooks - set(vars(ECConnector))),
         "names": sorted(n for n in ECConnectorFactory._registry if n.startswith("EC")),
         "hits": [line for line in published.splitlines() if line.startswith("vllm:ec_items_total")],
@@ -167,8 +168,7 @@ def finish(llm: Any) -> dict[str, list[int]]:
 def left_over(half: Any) -> dict[str, Any]:
     """What a request that is over must not leave behind."""
     delegate = half.delegate
-    with delegate.lock:
-        held = [entry.mm_hash for entry in delegate.node.tier.entries() if entry.state != "ready"]
+    held = [entry.mm_hash for entry in delegate.node.tier.entries() if entry.state != "ready"]
     return {"items": len(half.items), "copies": len(delegate.node.copies), "held": held}
 
 

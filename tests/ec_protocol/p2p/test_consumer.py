@@ -71,7 +71,7 @@ def test_an_encoding_is_fetched_and_its_grant_released(world: World) -> None:
     assert world.reads.counters["reads_done"] == 1
     assert world.reads.counters["bytes_read"] == N
     world.check()
-    world.reads.consumed("request-1", "h")
+    world.waiters.consumed("request-1", "h")
     assert state_of(world) == "ready"
     world.check()
 
@@ -133,9 +133,9 @@ def test_requests_that_want_the_same_encoding_share_one_fetch(world: World) -> N
     world.finish(attempt)
     assert len(world.holds) == 3
     for waiter in ("r1", "r2"):
-        world.reads.consumed(waiter, "h")
+        world.waiters.consumed(waiter, "h")
         assert state_of(world) == "pinned"
-    world.reads.leave("r3", world.now)
+    world.waiters.leave("r3", world.now)
     assert state_of(world) == "ready"
     world.check()
 
@@ -147,10 +147,10 @@ def test_when_the_last_waiter_leaves_the_attempt_is_aborted(world: World, at: st
     world.fetch("h", N, "r2")
     if at == "granted":
         world.exchange()
-    world.reads.leave("r1", world.now)
-    assert world.reads.fetching("h")
-    world.reads.leave("r2", world.now)
-    assert (world.reads.fetching("h"), state_of(world), world.reads.idle) == (False, None, True)
+    world.waiters.leave("r1", world.now)
+    assert world.waiters.fetching("h")
+    world.waiters.leave("r2", world.now)
+    assert (world.waiters.fetching("h"), state_of(world), world.reads.idle) == (False, None, True)
     assert world.tier.free_blocks == 16
     for attempt in list(world.prepared):
         assert not world.post(attempt)
@@ -164,8 +164,8 @@ def test_when_the_last_waiter_leaves_the_attempt_is_aborted(world: World, at: st
 @pytest.mark.clause("EC-6.1")
 def test_a_posted_read_goes_on_when_nobody_waits_and_may_be_joined(world: World) -> None:
     attempt = reading(world)
-    world.reads.leave("request-1", world.now)
-    assert (world.reads.fetching("h"), state_of(world)) == (True, "saving")
+    world.waiters.leave("request-1", world.now)
+    assert (world.waiters.fetching("h"), state_of(world)) == (True, "saving")
     assert world.fetch("h", N, "r2") == "pending"
     world.finish(attempt)
     assert state_of(world) == "pinned"
@@ -174,7 +174,7 @@ def test_a_posted_read_goes_on_when_nobody_waits_and_may_be_joined(world: World)
 
 def test_a_posted_read_that_nobody_waits_for_still_fills_the_tier(world: World) -> None:
     attempt = reading(world)
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     world.finish(attempt)
     assert (state_of(world), len(world.holds), world.reads.idle) == ("ready", 0, True)
     world.check()
@@ -185,13 +185,13 @@ def test_between_two_attempts_the_last_waiter_takes_the_fetch_along(world: World
     world.fetch("h", N)
     world.exchange()
     assert world.reads.counters["retries"] == 1
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
     world.check()
 
 
 def test_leaving_without_waiting_is_nothing(world: World) -> None:
-    world.reads.leave("nobody", world.now)
+    world.waiters.leave("nobody", world.now)
     assert world.pump() == []
 
 
@@ -215,7 +215,7 @@ def test_a_failure_stays_one_until_the_request_leaves(world: World) -> None:
     assert world.fetch("h", N) == "failed"
     assert world.fetch("h", N) == "failed"
     assert world.pump() == []
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     assert world.fetch("h", N) == "pending"
 
 
@@ -235,8 +235,8 @@ def test_failures_are_forgotten_with_the_request(world: World) -> None:
         world.fetch("h", N, f"r{i}")
         world.exchange()
         assert world.fetch("h", N, f"r{i}") == "failed"
-        world.reads.leave(f"r{i}", world.now)
-    assert world.reads._failed == {}
+        world.waiters.leave(f"r{i}", world.now)
+    assert world.waiters._failed == {}
 
 
 def test_without_room_the_request_falls_back_and_nothing_is_evicted() -> None:
@@ -275,7 +275,7 @@ def never_ready(world: World) -> None:
 def test_no_request_waits_beyond_its_budget(world: World) -> None:
     never_ready(world)
     deadline = START + world.timing.fetch_budget_s
-    while world.reads.fetching("h"):
+    while world.waiters.fetching("h"):
         due = world.reads.next_deadline()
         assert due is not None
         assert due <= deadline
@@ -326,8 +326,8 @@ def test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_ag
         world.now += 6.0
     assert world.reads.counters["budget_spent"] == 1
     assert world.reads.counters["reads_done"] > 3
-    world.reads.leave("request-1", world.now)
-    assert not world.reads.deferrals
+    world.waiters.leave("request-1", world.now)
+    assert not world.waiters.deferrals
 
 
 @pytest.mark.clause("EC-5.9")
@@ -335,7 +335,7 @@ def test_a_pump_that_slept_through_the_deadline_asks_no_more(world: World) -> No
     """The engine need not ask again for the blocks to come back."""
     never_ready(world)
     world.tick(world.timing.fetch_budget_s)
-    assert not world.reads.fetching("h")
+    assert not world.waiters.fetching("h")
     assert (world.requests, world.tier.free_blocks) == ([], 16)
     assert world.fetch("h", N) == "failed"
     world.check()
@@ -350,7 +350,7 @@ def test_an_attempt_that_does_not_fit_into_the_budget_is_not_made(world: World) 
     world.deliver_requests()
     world.now = last
     world.deliver_acks()
-    assert not world.reads.fetching("h")
+    assert not world.waiters.fetching("h")
     assert world.fetch("h", N) == "failed"
     world.check()
 
@@ -360,7 +360,7 @@ def test_an_attempt_that_does_not_fit_into_the_budget_is_not_made(world: World) 
 def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: str) -> None:
     """Their outcome crossed with an abort or a shutdown: nothing happens."""
     attempt = granted(world)
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     for attempt_id in (attempt, 99, 0, -1):
         answer = getattr(world.reads, call)(attempt_id, world.now)
         assert not answer
@@ -391,6 +391,6 @@ def test_one_name_with_two_sizes_is_fetched_for_the_first_only(world: World) -> 
 
 def test_leaving_is_no_fallback(world: World) -> None:
     granted(world)
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     assert world.reads.counters["fallbacks"] == 0
     assert state_of(world) is None

@@ -241,7 +241,7 @@ def test_a_pause_never_costs_the_last_attempt_that_the_budget_allows(world: Worl
     last = world.now + timing.fetch_budget_s - timing.ack_timeout_s
     attempts = 1
     receive(world, nack(XferStatus.NACK_NOT_READY))
-    while (due := world.reads.next_deadline()) is not None and world.reads.fetching("h"):
+    while (due := world.reads.next_deadline()) is not None and world.waiters.fetching("h"):
         world.now = due
         world.reads.tick(world.now)
         sent = [c for c in world.pump() if isinstance(c, SendReq)]

@@ -65,9 +65,9 @@ def test_losses_are_forgotten_when_nobody_asks_for_those_addresses_again(world: 
     """As in a fleet whose producers come and go, each with an address of its own."""
     for number in range(50):
         peer = (f"host-{number}", 5601)
-        world.reads.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
+        world.waiters.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
         world.reads.peer_lost(peer, world.now)
-        world.reads.leave(f"r{number}", world.now)
+        world.waiters.leave(f"r{number}", world.now)
     assert len(world.reads.attempts.peers._lost_at) == 50
     world.tick(world.timing.heartbeat_timeout_s)
     assert world.reads.attempts.peers._lost_at == {}
@@ -87,7 +87,7 @@ def test_a_fetch_between_two_attempts_falls_back_when_its_address_cools(world: W
     world.fetch("h", N)
     world.exchange()
     world.reads.peer_lost(PRODUCER, world.now)
-    assert world.reads.fetching("h")
+    assert world.waiters.fetching("h")
     world.tick(world.timing.retry_interval_s)
     assert world.fetch("h", N) == "failed"
     assert (world.tier.free_blocks, world.reads.idle) == (16, True)
@@ -177,7 +177,7 @@ def test_f1_against_an_old_producer(world: World) -> None:
 @pytest.mark.clause("EC-9.5")
 def test_a_connection_that_nobody_uses_is_closed(world: World) -> None:
     world.finish(reading(world))
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     end = START + IDLE_TTLS * world.timing.heartbeat_ttl_s
     assert world.reads.next_deadline() == end
     world.reads.tick(math.nextafter(end, 0.0))
@@ -210,9 +210,9 @@ def test_a_connection_is_idle_from_its_last_request_on(world: World) -> None:
 def test_every_connection_is_closed(world: World, how: str) -> None:
     peers = [(f"host-{number}", 5601) for number in range(3)]
     for peer in peers:
-        world.reads.fetch(str(peer), peer, N, None, str(peer), world.now)
+        world.waiters.fetch(str(peer), peer, N, None, str(peer), world.now)
         if how == "idle":
-            world.reads.leave(str(peer), world.now)
+            world.waiters.leave(str(peer), world.now)
     world.pump()
     if how == "idle":
         world.reads.tick(START + IDLE_TTLS * world.timing.heartbeat_ttl_s)
@@ -227,7 +227,7 @@ def test_shutdown_leaves_a_peer_that_is_down_to_its_reads(world: World) -> None:
     """Its READ is in quarantine; another peer is connected, and only that one is closed."""
     attempt = reading(world)
     world.reads.peer_lost(PRODUCER, world.now)
-    world.reads.fetch("other", ("elsewhere", 1), N, None, "r2", world.now)
+    world.waiters.fetch("other", ("elsewhere", 1), N, None, "r2", world.now)
     world.commands.clear()
     world.reads.shutdown(world.now)
     world.pump()
@@ -245,7 +245,7 @@ def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> No
     world = World(timing=Timing(quarantine_s=100.0))
     attempt = reading(world)
     world.reads.read_error(attempt, world.now)
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     woken = []
     while (due := world.reads.next_deadline()) is not None:
         assert due > world.now
@@ -283,12 +283,13 @@ def test_nothing_grows_over_many_fetches_and_losses(world: World) -> None:
             world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
         else:
             world.finish(attempt)
-        world.reads.leave(f"r{i}", world.now)
+        world.waiters.leave(f"r{i}", world.now)
         world.tick(world.timing.lease_s)
     assert world.reads.idle
     assert len(world.reads.attempts.peers.all()) <= 1
-    for table in ("_fetches", "_failed"):
-        assert not getattr(world.reads, table), table
+    assert not world.reads._fetches
+    for table in ("_wanted", "_failed"):
+        assert not getattr(world.waiters, table), table
     for table in ("_attempts", "_retired", "_commands"):
         assert not getattr(world.reads.attempts, table), table
     assert len(world.holds) == 0
@@ -299,11 +300,11 @@ def test_nothing_grows_over_many_fetches_and_losses(world: World) -> None:
 @pytest.mark.clause("EC-9.5")
 def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
     world = World(blocks=MAX_PEERS + 10)
-    reads = world.reads
+    reads, waiters = world.reads, world.waiters
 
     def ask(number: int) -> str:
         peer = (f"host-{number}", 5601)
-        return reads.fetch(f"h{number}", peer, BLOCK, None, f"r{number}", world.now)
+        return waiters.fetch(f"h{number}", peer, BLOCK, None, f"r{number}", world.now)
 
     assert [ask(number) for number in range(MAX_PEERS)] == ["pending"] * MAX_PEERS
     assert ask(MAX_PEERS) == "failed"
@@ -313,13 +314,13 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
     for number in (3, 5):
         world.now += 0.5
         peer = (f"host-{number}", 5601)
-        assert reads.fetch(f"more-{number}", peer, BLOCK, None, "more", world.now) == "pending"
-    reads.leave("more", world.now)
+        assert waiters.fetch(f"more-{number}", peer, BLOCK, None, "more", world.now) == "pending"
+    waiters.leave("more", world.now)
     assert not any(isinstance(c, ClosePeer) for c in world.pump())
     # One that nobody waits for any more gives way, the longest idle first.
     for number in (3, 7, 5):
         world.now += 0.5
-        reads.leave(f"r{number}", world.now)
+        waiters.leave(f"r{number}", world.now)
     for number in (MAX_PEERS + 1, MAX_PEERS + 2):
         assert ask(number) == "pending"
     closed = [c.peer for c in world.pump() if isinstance(c, ClosePeer)]

@@ -98,7 +98,7 @@ def test_a_late_read_is_tried_again_in_the_same_blocks() -> None:
 def test_a_late_read_that_nobody_waits_for_is_not_tried_again() -> None:
     world = World(timing=ROOMY)
     attempt = reading(world)
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     world.advance(29.75)
     world.reads.read_done(attempt, world.now)
     assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
@@ -275,7 +275,7 @@ def test_what_is_due_next() -> None:
     world.advance(1.0)
     world.fetch("new", N)
     assert world.reads.next_deadline() == world.now + timing.ack_timeout_s
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     assert world.reads.next_deadline() == START + 1.0 + timing.read_timeout_s
     world.reads.read_done(2, world.now)
     assert world.reads.next_deadline() == START + timing.quarantine_s

@@ -25,7 +25,7 @@ def two_sizes(world: World) -> None:
     """Another request expects another size; then that one is gone."""
     assert world.fetch("h", N + 1, "first") == "pending"
     assert world.fetch("h", N, "late") == "failed"
-    world.reads.leave("first", world.now)
+    world.waiters.leave("first", world.now)
 
 
 def no_budget_in_the_fetch(world: World) -> None:
@@ -36,24 +36,24 @@ def no_budget_in_the_fetch(world: World) -> None:
     world.now = START + world.timing.fetch_budget_s
     assert world.fetch("h", N, "late") == "failed"
     world.tick()
-    assert not world.reads.fetching("h")
+    assert not world.waiters.fetching("h")
 
 
 def no_budget_of_its_own(world: World) -> None:
     """It joins a fetch of somebody else with little left of its own budget."""
     never_ready(world)
     world.fetch("h", N, "late")
-    world.reads.leave("request-1", world.now)
-    world.reads.leave("late", world.now)
-    world.reads.within_budget("late", "h", world.now)
+    world.waiters.leave("request-1", world.now)
+    world.waiters.leave("late", world.now)
+    world.waiters.within_budget("late", "h", world.now)
     world.advance(world.timing.fetch_budget_s - 1.0)
     assert world.fetch("h", N, "other") == "pending"
     assert world.fetch("h", N, "late") == "pending"
     world.advance(1.0)
     assert world.fetch("h", N, "late") == "failed"
     assert world.reads.counters["budget_spent"] == 1
-    world.reads.leave("other", world.now)
-    world.reads.consumed("late", "h")
+    world.waiters.leave("other", world.now)
+    world.waiters.consumed("late", "h")
 
 
 @pytest.mark.clause("EC-5.9")
@@ -70,7 +70,7 @@ def test_who_fell_back_is_not_deferred_again(world: World, falls_back, fallbacks
     assert world.fetch("h", N, "next") == "pending", "there is nothing in the way any more"
     assert world.fetch("h", N, "late") == "failed"
     assert world.reads.counters["fallbacks"] == fallbacks
-    world.reads.leave("late", world.now)
+    world.waiters.leave("late", world.now)
     assert world.fetch("h", N, "late") == "pending", "a new request of that name"
     world.check()
 
@@ -78,7 +78,7 @@ def test_who_fell_back_is_not_deferred_again(world: World, falls_back, fallbacks
 @pytest.mark.clause("EC-5.9")
 def test_who_comes_when_the_budget_is_spent_is_told_so_once_and_for_all(world: World) -> None:
     """It waited for something else all the time; no fetch is made for it."""
-    world.reads.within_budget("late", "h", world.now)
+    world.waiters.within_budget("late", "h", world.now)
     world.advance(world.timing.fetch_budget_s)
     for _ in range(3):
         assert world.fetch("h", N, "late") == "failed"
@@ -101,7 +101,7 @@ def test_who_comes_when_a_fetch_has_no_budget_left_does_not_wait_for_the_next(wo
 @pytest.mark.clause("EC-5.9")
 def test_who_gave_up_is_not_served_by_the_fetch_that_goes_on(world: World) -> None:
     """Its own budget is spent, the other one's is not: no hold is taken for it."""
-    world.reads.within_budget("late", "h", world.now)
+    world.waiters.within_budget("late", "h", world.now)
     world.advance(world.timing.fetch_budget_s - 1.0)
     attempt = reading(world, waiter="other")
     assert world.fetch("h", N, "late") == "pending"
@@ -116,7 +116,7 @@ def test_who_gave_up_is_not_served_by_the_fetch_that_goes_on(world: World) -> No
 def test_a_request_that_got_its_encoding_has_a_new_budget_for_the_next_time(world: World) -> None:
     """It is preempted, the encoding is evicted, and it comes back a minute later."""
     world.finish(reading(world))
-    world.reads.consumed("request-1", "h")
+    world.waiters.consumed("request-1", "h")
     world.advance(60.0)
     (entry,) = world.tier.entries()
     world.tier._evict_oldest()
@@ -131,12 +131,12 @@ def test_of_who_has_got_all_it_waited_for_nothing_is_kept(world: World) -> None:
     """Nor of one that never waited, and is told as it was in the tier."""
     for name in ("a", "b"):
         world.finish(reading(world, name))
-    world.reads.consumed("nobody", "a")
-    world.reads.consumed("request-1", "never asked for")
-    world.reads.consumed("request-1", "a")
-    assert len(world.reads.deferrals) == 1, "it waits for b since then"
-    world.reads.consumed("request-1", "b")
-    assert (len(world.reads.deferrals), len(world.holds)) == (0, 0)
+    world.waiters.consumed("nobody", "a")
+    world.waiters.consumed("request-1", "never asked for")
+    world.waiters.consumed("request-1", "a")
+    assert len(world.waiters.deferrals) == 1, "it waits for b since then"
+    world.waiters.consumed("request-1", "b")
+    assert (len(world.waiters.deferrals), len(world.holds)) == (0, 0)
 
 
 # ------------------------------------------------------------------------- leaving
@@ -147,21 +147,21 @@ def test_who_leaves_takes_its_own_holds_along_and_nobody_elses(world: World) -> 
     for attempt in attempts:
         world.finish(attempt)
     assert world.holds.hold(("announced", "a"), world.tier.get("a"), world.now + 1.0)
-    world.reads.leave("r1", world.now)
+    world.waiters.leave("r1", world.now)
     assert sorted(world.holds._holds) == [
         ("announced", "a"),
         ("fetched", "a", "r2"),
         ("fetched", "b", "r2"),
     ]
-    world.reads.leave("r2", world.now)
+    world.waiters.leave("r2", world.now)
     assert list(world.holds._holds) == [("announced", "a")]
 
 
 def test_who_leaves_does_not_end_the_fetches_of_others(world: World) -> None:
     for name, waiter in (("a", "r1"), ("b", "r2"), ("c", "r1"), ("d", "r3")):
         world.fetch(name, N, waiter)
-    world.reads.leave("r1", world.now)
-    assert [name for name in "abcd" if world.reads.fetching(name)] == ["b", "d"]
+    world.waiters.leave("r1", world.now)
+    assert [name for name in "abcd" if world.waiters.fetching(name)] == ["b", "d"]
     world.check()
 
 
@@ -179,7 +179,7 @@ def test_the_last_attempt_that_fits_into_the_budget_is_made(late_by: float) -> N
     world.deliver_requests()
     world.now = last - timing.retry_interval_s + late_by
     world.deliver_acks()
-    assert world.reads.fetching("h") == (late_by == 0.0)
+    assert world.waiters.fetching("h") == (late_by == 0.0)
     world.tick(timing.retry_interval_s)
     sent = [c for c in world.commands if isinstance(c, SendReq)]
     assert len(sent) == (3 if late_by == 0.0 else 2)
@@ -189,7 +189,7 @@ def test_the_last_attempt_that_fits_into_the_budget_is_made(late_by: float) -> N
 @pytest.mark.clause("EC-5.8")
 def test_a_fetch_that_nobody_waits_for_is_not_tried_again(world: World) -> None:
     """Its waiter's budget is over, which ends it at once; the refusal comes too late."""
-    world.reads.within_budget("request-1", "h", world.now)
+    world.waiters.within_budget("request-1", "h", world.now)
     world.producer.tier.alloc("h", N)
     world.advance(world.timing.fetch_budget_s - 1.0)
     assert world.fetch("h", N) == "pending"
@@ -208,7 +208,7 @@ def test_a_fetch_that_nobody_waits_for_is_not_tried_again(world: World) -> None:
 @pytest.mark.clause("EC-5.9")
 def test_blocks_that_nobody_waits_for_any_more_are_given_back(world: World) -> None:
     """The last waiter gave up between two attempts: its budget was another one's rest."""
-    world.reads.within_budget("request-1", "h", world.now)
+    world.waiters.within_budget("request-1", "h", world.now)
     world.advance(world.timing.fetch_budget_s - 1.0)
     never_ready(world)
     assert world.reads.idle is False, "it is between two attempts"
@@ -226,7 +226,7 @@ def test_blocks_that_nobody_waits_for_any_more_are_given_back(world: World) -> N
 @pytest.mark.clause("EC-5.9")
 def test_one_who_gives_up_leaves_the_fetch_to_the_others(world: World) -> None:
     world.producer.save("h", N)
-    world.reads.within_budget("r1", "h", world.now)
+    world.waiters.within_budget("r1", "h", world.now)
     world.advance(world.timing.fetch_budget_s - 1.0)
     assert [world.fetch("h", N, waiter) for waiter in ("r1", "r2")] == ["pending"] * 2
     world.advance(1.0)
@@ -281,7 +281,7 @@ def test_the_clock_does_nothing_to_a_grant_that_the_pump_has_not_posted_yet() ->
 def test_a_request_without_an_answer_has_no_grant_to_release(world: World) -> None:
     world.fetch("h", N)
     world.pump()
-    world.reads.leave("request-1", world.now)
+    world.waiters.leave("request-1", world.now)
     assert world.pump() == []
 
 
@@ -301,9 +301,9 @@ def test_a_session_that_could_not_be_told_apart_is_refused(session: str) -> None
 
 def test_a_session_may_be_as_long_as_the_wire_allows(world: World) -> None:
     session = "x" * 64
-    reads = node("consumer", incarnation=session).reads
-    assert reads.fetch("h", PRODUCER, N, None, "r", world.now) == "pending"
-    assert reads.attempts.drain()[1].req.session_id == f"{session}.1"
+    other = node("consumer", incarnation=session)
+    assert other.waiters.fetch("h", PRODUCER, N, None, "r", world.now) == "pending"
+    assert other.reads.attempts.drain()[1].req.session_id == f"{session}.1"
 
 
 # ------------------------------------------------------------------ what is counted

@@ -25,7 +25,19 @@ from ec_protocol.errors import (
     RemoteIllegalEvent,
     RemoteProtocolError,
 )
-from ec_protocol.tables.dispatch import COPY, DISPATCH, ENTRY, GRANT, PEER, READ, REGION, Dispatcher
+from ec_protocol.tables.dispatch import (
+    COPY,
+    DISPATCH,
+    ENTRY,
+    GRANT,
+    LOAN,
+    OFFER,
+    PEER,
+    PROCESS,
+    READ,
+    REGION,
+    Dispatcher,
+)
 from ec_protocol.tables.lifecycle import (
     LIFECYCLE_NAMES,
     Edge,
@@ -128,6 +140,9 @@ def test_the_product_is_as_large_as_it_should_be() -> None:
         "grant": 3 * 2 * 2,
         "copy": 4 * 3 * 4,
         "peer": 4 * 5 * 2,
+        "offer": 4 * 3 * 2,
+        "loan": 4 * 6,
+        "process": 6 * 5,
         "region": 5 * 6 * 2,
     }
 
@@ -223,7 +238,8 @@ def test_an_event_given_to_the_other_side_is_noticed() -> None:
 
 # -------------------------------------------------------------------- the rest
 def test_names_of_the_dispatchers() -> None:
-    assert [d.name for d in (ENTRY, READ, GRANT, COPY, PEER, REGION)] == list(LIFECYCLE_NAMES)
+    named = (ENTRY, READ, GRANT, COPY, PEER, OFFER, LOAN, PROCESS, REGION)
+    assert [dispatcher.name for dispatcher in named] == list(LIFECYCLE_NAMES)
     for name, dispatcher in DISPATCH.items():
         assert dispatcher.initial == load_lifecycles()[name].initial
 

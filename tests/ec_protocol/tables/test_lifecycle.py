@@ -175,7 +175,7 @@ def test_every_set_of_guards_is_a_valuation() -> None:
         assert len(valuations) == len(set(valuations)) == 2 ** len(lc.guards)
 
 
-def test_the_six_lifecycles_are_there() -> None:
+def test_the_nine_lifecycles_are_there() -> None:
     assert tuple(load_lifecycles()) == LIFECYCLE_NAMES
     assert {name: tuple(lc.states) for name, lc in load_lifecycles().items()} == {
         "entry": ("allocated", "saving", "ready", "pinned", "quarantined", "freed"),
@@ -192,6 +192,9 @@ def test_the_six_lifecycles_are_there() -> None:
         "grant": ("granted", "completed", "expired"),
         "copy": ("planned", "in_flight", "landed", "skipped"),
         "peer": ("connecting", "live", "down", "drained"),
+        "offer": ("coming", "open", "withdrawn", "closed"),
+        "loan": ("lent", "lost", "retired", "returned"),
+        "process": ("starting", "spare", "working", "draining", "killed", "exited"),
         "region": ("creating", "live", "draining", "orphan", "unlinked"),
     }
 
@@ -224,10 +227,11 @@ def test_actions_name_each_other_only_once_and_fire_known_events() -> None:
     assert len(actions) > 30
     fired = {name for action in actions.values() for name in action.fires}
     lifecycles = load_lifecycles()
-    for name in ("entry", "read", "grant", "copy", "peer"):
+    recorded = ("entry", "read", "grant", "copy", "peer", "offer", "loan", "process")
+    for name in recorded:
         for event in lifecycles[name].events:
             assert f"{name}.{event}" in fired, "an event that no action fires"
-    assert {f"create:{name}" for name in ("entry", "read", "grant", "copy", "peer")} <= fired
+    assert {f"create:{name}" for name in recorded} <= fired
 
 
 @pytest.mark.parametrize(

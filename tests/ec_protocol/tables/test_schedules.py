@@ -224,7 +224,7 @@ def test_a_lossy_network_ends_every_fetch_one_way_or_the_other(world: World) -> 
         world.tick(world.timing.ack_timeout_s)
         landed = state_of(world, f"h{i}") in ("ready", "pinned")
         outcomes.append(landed or world.fetch(f"h{i}", N, f"r{i}") == "failed")
-        world.reads.leave(f"r{i}", world.now)
+        world.waiters.leave(f"r{i}", world.now)
         world.check()
     assert all(outcomes)
     assert world.reads.idle

@@ -312,6 +312,6 @@ def test_an_adapter_that_does_not_exist_is_an_error(name: str):
 
 def test_our_own_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "ec_verify.adapters.ours.adapter", raising=False)
-    monkeypatch.setitem(sys.modules, "ec_verify.adapters.ours.planes", None)
+    monkeypatch.setitem(sys.modules, "ec_verify.adapters.ours.data_processes", None)
     with pytest.raises(ConfigError, match=r"pip install 'ec-connector\[nixl\]'"):
         load_factory("ours")

@@ -16,7 +16,7 @@ needs("msgspec", "zmq")
 
 from typer.testing import CliRunner
 
-from ec_protocol import Node
+from ec_protocol.engine import Engine
 from ec_protocol.parts import Parts
 from ec_protocol.tier.encodings import EncodingTier
 from ec_verify.adapters.ours.adapter import Ours
@@ -44,8 +44,8 @@ class LeakyTier(EncodingTier):
 
 
 class Leaky(Ours):
-    def make_node(self, **settings: Any) -> Node:
-        return Node(**settings, parts=Parts(tier=LeakyTier))
+    def make_node(self, **settings: Any) -> Engine:
+        return Engine(**settings, parts=Parts(tier=LeakyTier))
 
 
 def link(factory: Any) -> Any:
@@ -74,15 +74,9 @@ def test_walks_go_where_it_hurts():
     seen: Counter[str] = Counter()
 
     class Counting(Ours):
-        def tick(self, **args: Any) -> Any:
-            consumer = self.scheduler.node.reads  # type: ignore[union-attr]
-            seen.update(dict.fromkeys(consumer.counters, 0))
-            return super().tick(**args)
-
         def close(self) -> None:
-            if self.io is not None:
-                seen.update(self.scheduler.node.reads.counters)  # type: ignore[union-attr]
-                seen.update(self.scheduler.node.grants.counters)  # type: ignore[union-attr]
+            if self.data_processes is not None:
+                seen.update(self.data_processes.counters())
             super().close()
 
     for seed in range(100, 160):
@@ -103,6 +97,10 @@ def test_walks_go_where_it_hurts():
         "expired",
         "peers_replaced",
         "peers_lost",
+        "relent",
+        "slots_granted",
+        "killed_drained",
+        "died",
     }
     assert {name for name in wanted if not seen[name]} == set()
 

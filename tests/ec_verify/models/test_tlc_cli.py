@@ -232,7 +232,7 @@ def test_diagram():
     done = RUN.invoke(cli.app, ["diagram", "copy"])
     assert done.exit_code == 0
     assert done.stdout.startswith("stateDiagram-v2\n    [*] --> planned\n")
-    assert RUN.invoke(cli.app, ["diagram"]).stdout.count("stateDiagram-v2") == 6
+    assert RUN.invoke(cli.app, ["diagram"]).stdout.count("stateDiagram-v2") == 9
     assert RUN.invoke(cli.app, ["diagram", "--check"]).exit_code == 0
     done = RUN.invoke(cli.app, ["diagram", "entri"])
     assert done.exit_code == 2

@@ -46,7 +46,7 @@ def test_the_invariants_of_the_design_are_all_there():
     }
 
 
-@pytest.mark.parametrize("module", ["Tier", "PeerRead", "Fleet"])
+@pytest.mark.parametrize("module", ["Tier", "PeerRead", "Fleet", "Offers", "Loans"])
 def test_the_protocol_refines_the_store_and_need_not(module):
     assert (module, "StoreSpec") in tables.checked(MANIFEST)
     assert tables.must_fail(MANIFEST)[module, "StoreSpec"]

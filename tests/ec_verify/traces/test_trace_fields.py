@@ -16,11 +16,18 @@ from pathlib import Path
 
 import pytest
 
+from ec_connector.processes.spec import DataSpec, InstanceSpec, ParentSpec
+from ec_protocol.loans import Loan, Loans
+from ec_protocol.offers.engine import Offer, Offers
+from ec_protocol.offers.server import SharedShelf
+from ec_protocol.offers.table import OfferTable
 from ec_protocol.p2p.attempt import Attempt
 from ec_protocol.p2p.attempts import Attempts
+from ec_protocol.p2p.blocks import LentBlocks
 from ec_protocol.p2p.fetches import Fetch, Fetches
 from ec_protocol.p2p.grants import Grant, ProducerGrants
 from ec_protocol.p2p.peers import Peer
+from ec_protocol.processes import Wanted, _Process
 from ec_protocol.tables.files import spec_dir, tla_dir
 from ec_protocol.tables.lifecycle import load_actions
 from ec_protocol.tables.timing import Timing
@@ -29,10 +36,12 @@ from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import TRACE_VERSION
-from ec_verify.traces.fields import ARGUMENTS, FACTS, VARIABLES
+from ec_verify.traces.fields import ARGUMENTS, FACTS, OF_A_PROCESS, VARIABLES
 from ec_verify.traces.tla import FACT_NAMES
+from tests.ec_verify.traces.instance_cases import CASES as INSTANCE_CASES
+from tests.ec_verify.traces.instances import Instances
 from tests.ec_verify.traces.trace_cases import CASES
-from tests.ec_verify.traces.traced import Recorded
+from tests.ec_verify.traces.traced import Raw, Recorded
 
 pytestmark = pytest.mark.clause("EC-1.3")
 
@@ -41,6 +50,8 @@ CLASSES = {
     for cls in (
         *(Attempt, Attempts, Copy, CopyTable, EncodingTier, Entry, Fetch, Fetches),
         *(Grant, HoldTable, Peer, ProducerGrants, Timing),
+        *(Loan, Loans, Offer, Offers, SharedShelf, OfferTable, LentBlocks),
+        *(_Process, Wanted, DataSpec, InstanceSpec, ParentSpec),
     )
 }
 ROW = re.compile(r"^\\\* \| (\S.*?)? *\| (\S.*?)? *\| (\S.*?) *\|$")
@@ -86,7 +97,7 @@ def test_every_action_has_its_table() -> None:
 @pytest.mark.parametrize("action", load_actions())
 def test_the_table_names_arguments_of_its_action(action: str) -> None:
     named = {row.field[5:] for row in TABLES[action] if row.field.startswith("args.")}
-    assert named <= set(ARGUMENTS[action])
+    assert named <= set(ARGUMENTS[action]) | set(OF_A_PROCESS.get(action, ()))
 
 
 def test_actions_of_table_and_format_are_the_same() -> None:
@@ -134,20 +145,29 @@ def test_the_code_records_exactly_these_fields() -> None:
     kinds: dict[str, set[frozenset[str]]] = {}
     facts: dict[str, set[frozenset[str]]] = {}
     arguments: dict[str, set[frozenset[str]]] = {}
+    records: list[Raw] = []
     for scenario, wanted in CASES.values():
-        world = Recorded()
-        if wanted is not None:
-            continue
-        scenario(world)
-        for record in world.records:
-            arguments.setdefault(record["action"], set()).add(frozenset(record["args"]))
-            for key, variables in record["vars"].items():
-                kinds.setdefault(key.partition(":")[0], set()).add(frozenset(variables))
-            for part, told in record.get("facts", {}).items():
-                facts.setdefault(part, set()).add(frozenset(told))
+        if wanted is None:
+            world = Recorded()
+            scenario(world)
+            records += world.records
+    for play, wanted in INSTANCE_CASES.values():
+        if wanted is None:
+            instances = Instances()
+            play(instances)
+            records += instances.all
+    for record in records:
+        arguments.setdefault(record["action"], set()).add(frozenset(record["args"]))
+        for key, variables in record["vars"].items():
+            kinds.setdefault(key.partition(":")[0], set()).add(frozenset(variables))
+        for part, told in record.get("facts", {}).items():
+            facts.setdefault(part, set()).add(frozenset(told))
     assert kinds == {kind: {frozenset(names)} for kind, names in VARIABLES.items()}
     assert facts == {part: {frozenset(names)} for part, names in FACTS.items()}
-    assert arguments == {name: {frozenset(names)} for name, names in ARGUMENTS.items()}
+    shapes = {name: {frozenset(names)} for name, names in ARGUMENTS.items()}
+    for name, names in OF_A_PROCESS.items():
+        shapes[name].add(frozenset(names))
+    assert arguments == shapes
 
 
 def test_the_description_has_every_field_and_its_kind() -> None:

@@ -20,6 +20,7 @@ from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.load import make_run
 from ec_verify.traces.merge import merged
 from ec_verify.traces.replay import Verdict, replay
+from tests.ec_verify.traces.instances import Instances
 from tests.ec_verify.traces.trace_cases import (
     blocks_that_are_given_twice,
     more_granted_than_the_share,
@@ -152,6 +153,64 @@ def three_sessions_of_one_address(records: list[Raw]) -> None:
     record = find(records, "PeerOpen")
     for number in (2, 3):
         record["vars"][f"peer:{number}"] = variables(record, "peer:1")
+
+
+# ------------------------------------------------------- instances of several processes
+def base_of_instances(blocks: int = 1) -> list[Raw]:
+    """An offer, a grant, a loan, and a READ that is posted, all well."""
+    world = Instances()
+    world.reading("a", blocks)
+    return world.all
+
+
+@breaks("OfferedInv")
+def an_open_offer_of_what_is_not_there(records: list[Raw]) -> None:
+    records[:] = base_of_instances()
+    variables(find(records, "Offer", "p.engine"), "offer:1")["entry"] = 7
+
+
+@breaks("KeptInv")
+def an_entry_that_goes_under_a_lease(records: list[Raw]) -> None:
+    world = Instances()
+    world.reading("a", 10)
+    # Nobody reads any more, but the lease runs.
+    world.producer.offers._needed = lambda slot, now: False  # type: ignore[method-assign]
+    world.producer.save("b", 10)
+    records[:] = [r for r in world.all if r["node"].startswith("p.")]
+
+
+@breaks("LentInv")
+def a_read_into_blocks_that_are_not_lent_any_more(records: list[Raw]) -> None:
+    world = Instances()
+    loan, _ = world.reading("a")
+    world.consumer.loans.heard(loan.reader, "failed", loan.loan_id, world.clock())
+    records[:] = world.all
+
+
+@breaks("WordsInv")
+def bytes_that_are_nobodys(records: list[Raw]) -> None:
+    world = Instances()
+    _, key = world.reading("a", 10)
+    world.now += 40.0
+    world.producer.server.tick(world.clock())
+    world.producer.catch_up()
+    world.producer.save("b", 10)
+    world.now -= 40.0
+    world.finish(key, notice=False)
+    records[:] = world.all
+
+
+@breaks("OneServerInv")
+def a_second_server_beside_the_first(records: list[Raw]) -> None:
+    records[:] = base_of_instances()
+    (started, *_) = (
+        r for r in records if r["action"] == "StartProcess" and "process:3" in r["vars"]
+    )
+    assert started["node"] == "p.parent"
+    variables(started, "process:3")["kind"] = "server"
+    for record in records:
+        if record["node"] == "p.parent" and "process:3" in record["vars"]:
+            variables(record, "process:3")["kind"] = "server"
 
 
 #: Entry 2 of the consumer as a quarantined READ of attempt 2 leaves it.

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's end: it starts the parent, lends, offers and hears; and never waits.
+
+Everything happens in ``turn``, which the host's hooks call: one look at what has come,
+which costs a microsecond when nothing has. There is no thread, lock or socket to a peer
+in the engine's process (EC-14.4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import select
+import subprocess
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ec_connector.clock import boottime
+from ec_connector.config.settings import ECConfig
+from ec_connector.engine.facts import ModelFacts
+from ec_connector.processes.channel import Channel, channel_pair
+from ec_connector.processes.environment import environment
+from ec_connector.processes.figures import Figures
+from ec_connector.processes.instance import instance_spec
+from ec_connector.processes.link import Link
+from ec_connector.processes.locks import KernelSlotLocks
+from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
+from ec_connector.processes.spawn import start
+from ec_connector.processes.spec import (
+    ParentSpec,
+    command,
+    write_spec,
+)
+from ec_protocol.engine import Engine
+from ec_protocol.errors import ConfigError, ECError
+from ec_protocol.offers.table import (
+    Ledger,
+    OfferTable,
+    format_ledger,
+    format_table,
+    ledger_bytes,
+    slots_for,
+    table_bytes,
+)
+from ec_protocol.p2p import words
+
+if TYPE_CHECKING:
+    from ec_connector.region.shared import SharedRegion
+
+logger = logging.getLogger(__name__)
+
+#: How long a start may take beside ``start_s``, which is each process's own.
+_START_SLACK_S: Final = 5.0
+#: Numbers that each parent has for its processes: more than it can start.
+_NUMBERS: Final = 100_000
+#: Pause before the parent is started again, twice as long each time that it lived no
+#: longer than ``_LIVED_S``, up to the longest one.
+_PARENT_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 32.0
+_LIVED_S: Final = 60.0
+#: How often it is looked whether the parent lives.
+_WATCH_S: Final = 1.0
+#: What is remembered of the troubles of a start.
+_TROUBLES: Final = 8
+
+
+class DataProcessError(ECError):
+    """The data processes cannot be started; the message says why."""
+
+
+class _Data:
+    """One data process that works."""
+
+    def __init__(self, up: words.Up, channel: Channel, pidfd: int, status: StatusPage) -> None:
+        self.number = up.process
+        self.kind = up.kind
+        self.pid = up.pid
+        self.channel = channel
+        self.pidfd = pidfd
+        self.status = status
+        self.suspected = False
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.pidfd)
+        self.status.shared.close()
+
+
+class DataProcesses:
+    """The data processes of one engine, as it has them. Engine thread only.
+
+    Args:
+        engine: The protocol's state.
+        config: Settings; ``enable_nixl`` is on.
+        facts: The model's.
+        region: The mapped region.
+        engine_id: Names the instance to others.
+        clock: Seconds of the common clock.
+
+    Attributes:
+        link: What is said to them and heard of them.
+        figures: What operators see.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ECConfig,
+        facts: ModelFacts,
+        region: SharedRegion,
+        *,
+        engine_id: str,
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        self.figures = Figures()
+        self._clock = clock
+        self._region = region
+        self._timing = config.timing
+        self._spec = instance_spec(config, facts, region, engine_id)
+        engine.tier.recorder.facts("instance", name=self._spec.incarnation, process=0)
+        self._environ = environment(os.environ)
+        self._data: dict[int, _Data] = {}
+        self._by_fd: dict[int, _Data] = {}
+        self._poll = select.poll()
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._address: tuple[str, int] | None = None
+        self._starting = False
+        self._fatal = False
+        self._troubles: deque[str] = deque(maxlen=_TROUBLES)
+        self._parent_status: StatusPage | None = None
+        self._parent_started_at = 0.0
+        self._parent_pause_s = _PARENT_PAUSE_S
+        self._parent_again_at = 0.0
+        self._looked_at = 0.0
+        self._suspected: float | None = None
+        self._parents = 0
+        self._stopped = False
+        slots = slots_for(region.num_blocks)
+        self._table = Shared.create("ec-offers", table_bytes(slots))
+        self._ledger = Shared.create("ec-ledger", ledger_bytes(slots))
+        format_table(self._table.view, slots, secrets.token_bytes(16))
+        format_ledger(self._ledger.view, slots)
+        self._locks = KernelSlotLocks(self._ledger.fd)
+        self.link = Link(engine, config.timing, fetches=self._spec.readers > 0)
+        if self._spec.bind is not None:
+            table, ledger = OfferTable(self._table.view), Ledger(self._ledger.view)
+            self.link.offer_in(table, ledger, self._locks, config.grant_quota)
+        if config.events is not None:
+            self.link.publish(config.events.queue)
+
+    # ------------------------------------------------------------------------ the start
+    def start(self) -> None:
+        """Start them; returns when those work that are needed.
+
+        Raises:
+            DataProcessError: A port in use, an unknown backend, a region that cannot be
+                registered, no memory; nothing is left running.
+        """
+        self._starting = True
+        try:
+            self._start_parent()
+            deadline = time.monotonic() + self._timing.start_s + _START_SLACK_S
+            while not self._complete:
+                self._poll.poll(100)
+                self.turn()
+                if self._fatal or self._channel is None or time.monotonic() > deadline:
+                    why = "; ".join(self._troubles) or "they were not ready in time"
+                    raise DataProcessError(f"the data processes cannot be started: {why}")
+        except BaseException:
+            self.shutdown()
+            raise
+        finally:
+            self._starting = False
+
+    @property
+    def _complete(self) -> bool:
+        kinds = Counter(data.kind for data in self._data.values())
+        return kinds["server"] >= int(self._spec.serves) and kinds["reader"] >= self._spec.readers
+
+    def _start_parent(self) -> None:
+        with contextlib.ExitStack() as closing:
+            try:
+                self._channel = self._exec_parent(closing)
+            except OSError as exc:
+                text = f"the data processes' parent cannot be started: {exc}"
+                raise DataProcessError(text) from exc
+        self._parent_started_at = self._looked_at = self._clock()
+        self._poll.register(self._channel.fileno(), select.POLLIN)
+
+    def _exec_parent(self, closing: contextlib.ExitStack) -> Channel:
+        """Start it; what it was handed is closed here in the end, whatever happens."""
+        ours, theirs = channel_pair()
+        closing.callback(theirs.close)
+        region = self._region.fileno()
+        flags = os.O_RDWR if self._spec.writable else os.O_RDONLY
+        server_region = os.open(f"/proc/self/fd/{region}", flags | os.O_CLOEXEC)
+        closing.callback(os.close, server_region)
+        # Whoever maps the file holds its lock (EC-10.2).
+        fcntl.flock(server_region, fcntl.LOCK_SH)
+        table = self._table.read_only()
+        closing.callback(os.close, table)
+        self._close_parent_status()
+        status = Shared.create("ec-status-parent", STATUS_BYTES)
+        self._parent_status = StatusPage(status)
+        spec = ParentSpec(
+            instance=self._spec,
+            engine=theirs.fileno(),
+            region=region,
+            region_for_server=server_region,
+            table=table,
+            ledger=self._ledger.fd,
+            status=status.fd,
+            first=self._parents * _NUMBERS + 1,
+        )
+        self._parents += 1
+        fd = write_spec(spec)
+        closing.callback(os.close, fd)
+        argv = command("ec_connector.processes.parent", fd, [self._spec.engine_id])
+        self._parent = start(argv, [fd, *spec.fds], self._environ)
+        return Channel(ours, words.FromParent)
+
+    def _close_parent_status(self) -> None:
+        if self._parent_status is not None:
+            self._parent_status.shared.close()
+            self._parent_status = None
+
+    # ------------------------------------------------------------------------- the hooks
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where consumers reach this producer; None while nobody serves."""
+        return self._address
+
+    def pids(self, kind: str) -> list[int]:
+        """Process ids of those that work: ``server`` or ``reader``."""
+        return [data.pid for data in self._data.values() if data.kind == kind]
+
+    def turn(self) -> None:
+        """Look at what has come, and say what there is to say; never waits."""
+        if self._stopped:
+            return
+        now = self._clock()
+        # Whose they are is looked up first: a descriptor that is closed here may come again
+        # as another one's, and a pidfd that is taken for another one's would prove too much.
+        found = [(fd, self._by_fd.get(fd)) for fd, _ in self._poll.poll(0)]
+        for fd, data in found:
+            if data is None:
+                self._hear_parent(now)
+            elif self._data.get(data.number) is not data:
+                continue  # it has exited
+            elif fd == data.pidfd:
+                self._exited(data, now)
+            else:
+                self._hear(data, now)
+        self.link.turn(now)
+        overdrawn = self.link.overdrawn(now)
+        if overdrawn is not None:
+            self._replace(overdrawn, f"server {overdrawn} keeps too much")
+        if now >= self._looked_at + _WATCH_S:
+            self._watch_parent(now)
+            self._watch_data()
+        if self._channel is None and now >= self._parent_again_at:
+            self._again()
+
+    def _hear_parent(self, now: float) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        for message, fds in channel.hear_with_fds():
+            if isinstance(message, words.Up):
+                self._up(message, fds)
+            elif isinstance(message, words.Leaving):
+                self.link.reader_leaves(message.process)
+            else:
+                logger.log(message.level, "%s", message.text)
+                if self._starting and message.level >= logging.ERROR:
+                    self._troubles.append(message.text)
+                    self._fatal = self._fatal or message.fatal
+            if not isinstance(message, words.Up):
+                for fd in fds:
+                    os.close(fd)
+        if channel.garbage:
+            # Another version of it, or descriptors that did not come for want of room:
+            # whom it has told us of nobody knows any more.
+            logger.error("the data processes' parent is not understood; it is replaced")
+            self._forget_parent(now)
+        elif not channel.open:
+            # Its children die with it; each is seen to exit by itself.
+            logger.error("the data processes' parent is gone; another one is started")
+            self._forget_parent(now)
+
+    def _up(self, up: words.Up, fds: list[int]) -> None:
+        if len(fds) != 3 or up.process in self._data:
+            for fd in fds:
+                os.close(fd)
+            return
+        channel = Channel.from_fd(fds[0], words.FromReader)
+        data = _Data(up, channel, fds[1], StatusPage(Shared(fds[2], writable=False)))
+        self._data[up.process] = data
+        for fd in (channel.fileno(), data.pidfd):
+            self._by_fd[fd] = data
+            self._poll.register(fd, select.POLLIN)
+        if up.kind == "reader":
+            self.link.reader_works(up.process, channel)
+            return
+        self.link.server_works(up.process, channel)
+        self._address = (up.host, up.port) if up.port else None
+        if up.bound and self._spec.bind is not None:
+            # Whoever serves after it is to be found where it was.
+            bind = (self._spec.bind[0], up.bound)
+            self._spec = msgspec.structs.replace(self._spec, bind=bind)
+
+    def _hear(self, data: _Data, now: float) -> None:
+        if data.kind == "reader":
+            self.link.hear(data.number, now)
+        else:
+            data.channel.hear()  # it has nothing to say
+        if not data.channel.open:
+            # Its exit follows; until then there is nothing more to hear.
+            self._unregister(data.channel.fileno())
+
+    def _watch_data(self) -> None:
+        """One that says garbage, or nothing for ever, and lives on is none of ours any more.
+
+        One that has died says nothing either: its exit comes before the second look.
+        """
+        for data in self._data.values():
+            if data.channel.open and not data.channel.garbage:
+                continue
+            if data.suspected:
+                self._replace(data.number, f"{data.kind} {data.number} is not understood")
+            data.suspected = True
+
+    def _replace(self, process: int, why: str) -> None:
+        """Have it killed."""
+        if self._channel is not None:
+            self._channel.say(words.Replace(process, why))
+
+    def _exited(self, data: _Data, now: float) -> None:
+        self._unregister(data.channel.fileno())
+        self._unregister(data.pidfd)
+        del self._data[data.number]
+        self.link.exited(data.number, now)
+        self.figures.gone(data.number, data.kind, data.status.read())
+        data.close()
+        if data.kind == "server" and not any(d.kind == "server" for d in self._data.values()):
+            self._address = None
+
+    def _unregister(self, fd: int) -> None:
+        if self._by_fd.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    # ------------------------------------------------------------------ a parent that died
+    def _forget_parent(self, now: float) -> None:
+        if self._channel is not None:
+            self._poll.unregister(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        if now >= self._parent_started_at + _LIVED_S:
+            self._parent_pause_s = _PARENT_PAUSE_S
+        self._parent_again_at = now + self._parent_pause_s
+        self._parent_pause_s = min(2 * self._parent_pause_s, _LONGEST_PAUSE_S)
+
+    def _watch_parent(self, now: float) -> None:
+        """A parent that stands still, or does not end, is killed; its children go with it.
+
+        It must be so at two looks: when everything stood still, as on a machine that was
+        asleep, nobody is to blame.
+        """
+        self._looked_at = now
+        parent, status = self._parent, self._parent_status
+        if parent is None or status is None or parent.poll() is not None:
+            return
+        beat_at = status.beat_at or self._parent_started_at + self._timing.start_s
+        if self._channel is None:
+            beat_at = self._parent_again_at
+        if now < beat_at + self._timing.stall_s:
+            self._suspected = None
+        elif self._suspected == beat_at:
+            logger.error("the data processes' parent stands still; it is killed")
+            parent.kill()
+        else:
+            self._suspected = beat_at
+
+    def _again(self) -> None:
+        """Another parent, when the children of the old one are gone (EC-14.6)."""
+        parent = self._parent
+        if self._data or (parent is not None and parent.poll() is None):
+            return
+        try:
+            self._start_parent()
+        except DataProcessError as exc:
+            logger.error("%s", exc)
+            self._parent_again_at = self._clock() + _LONGEST_PAUSE_S
+
+    # -------------------------------------------------------------------------- the end
+    def read_figures(self) -> Figures:
+        """What operators see, by now."""
+        for data in self._data.values():
+            self.figures.update(data.number, data.kind, data.status.read())
+        return self.figures
+
+    def shutdown(self) -> None:
+        """End them; returns when they are gone, within a few seconds. May be called twice."""
+        if self._stopped:
+            return
+        self._stopped = True
+        channel, parent = self._channel, self._parent
+        self.link.turn(self._clock())
+        if channel is not None and not channel.say(words.Stop()):
+            channel.close()  # which says the same, without a goodbye
+        if parent is not None:
+            try:
+                parent.wait(_START_SLACK_S)
+            except subprocess.TimeoutExpired:
+                logger.error("the data processes' parent did not end; it is killed")
+                parent.kill()
+                parent.wait()
+        self._last_exits()
+        if channel is not None:
+            channel.close()
+        self._close_parent_status()
+        self._locks.close()
+        self._table.close()
+        self._ledger.close()
+
+    def _last_exits(self) -> None:
+        """What they said last, and the proof that they are gone."""
+        deadline = time.monotonic() + _START_SLACK_S
+        while self._data and time.monotonic() < deadline:
+            now = self._clock()
+            for data in list(self._data.values()):
+                ready, _, _ = select.select([data.pidfd], [], [], 0.05)
+                if ready:
+                    self._exited(data, now)
+        for data in list(self._data.values()):
+            logger.error("%s %d (pid %d) does not end", data.kind, data.number, data.pid)
+            with contextlib.suppress(OSError):
+                data.close()
+
+
+__all__ = ["ConfigError", "DataProcessError", "DataProcesses"]

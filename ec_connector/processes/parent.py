@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parent of an instance's data processes: ``python -m ec_connector.processes.parent``.
+
+A small process that the engine starts and that does what the engine cannot do while it
+computes: it starts data processes, sees that they live, kills those that do not, and
+starts others (``ec_protocol.processes`` decides). It touches no network and no memory of
+the region. Each data process that works is handed on to the engine: its channel, a pidfd
+by which the engine learns of its end first-hand, and its status page.
+
+When the engine is gone, it kills them all and ends; when it is gone itself, they die by
+their parent-death signal, which its one thread makes reliable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from ec_connector.clock import boottime
+from ec_connector.processes.channel import Channel, channel_pair
+from ec_connector.processes.environment import serving_on
+from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
+from ec_connector.processes.spawn import settle, start
+from ec_connector.processes.spec import DataSpec, ParentSpec, command, read_spec, write_spec
+from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.p2p import words
+from ec_protocol.processes import (
+    KillProcess,
+    Kind,
+    Processes,
+    StartProcess,
+    TakePlace,
+    Wanted,
+)
+from ec_protocol.trace import NdjsonSink, Recorder, Trace
+
+#: Longest sleep: heartbeats are looked at this often.
+_LOOK_S: Final = 0.5
+#: How long the data processes have to say goodbye when the instance ends.
+_GOODBYE_S: Final = 1.0
+#: Messages for the engine that may wait; then those of the log are dropped.
+_MAX_UNSAID: Final = 256
+#: Longest text for the engine's log, in characters.
+_LINE: Final = 4096
+
+
+class _Child:
+    """One data process, as far as the operating system has it."""
+
+    def __init__(self, parent: _Parent, number: int, kind: Kind) -> None:
+        self.number = number
+        self.kind = kind
+        spec = parent.spec
+        ours, theirs = channel_pair()
+        self.engine_end, its_engine_end = channel_pair()
+        status = Shared.create(f"ec-status-{number}", STATUS_BYTES)
+        serves = kind == "server"
+        data = DataSpec(
+            instance=parent.instance,
+            kind=kind,
+            process=number,
+            parent_pid=os.getpid(),
+            parent=theirs.fileno(),
+            engine=its_engine_end.fileno(),
+            status=status.fd,
+            region=spec.region_for_server if serves else spec.region,
+            table=spec.table if serves else -1,
+            ledger=spec.ledger if serves else -1,
+        )
+        bind = parent.instance.bind
+        more = serving_on(bind[0]) if serves and bind is not None else {}
+        fd, popen = -1, None
+        try:
+            fd = write_spec(data)
+            title = [kind, str(number), parent.instance.engine_id]
+            argv = command("ec_connector.processes.data", fd, title)
+            popen = start(argv, [fd, *data.fds], {**more, **os.environ})
+            self.pidfd = os.pidfd_open(popen.pid)
+        except BaseException:
+            if popen is not None:  # no process that nobody watches
+                popen.kill()
+                popen.wait()
+            ours.close()
+            self.engine_end.close()
+            status.close()
+            raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
+            theirs.close()
+            its_engine_end.close()
+        self.popen: subprocess.Popen[bytes] = popen
+        self.channel = Channel(ours, words.FromData)
+        self.status = StatusPage(status)
+        self.works = False
+        self.drains = False
+        self.failed = ""
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        self.popen.wait()
+        os.close(self.pidfd)
+        self.channel.close()
+        self.engine_end.close()
+        self.status.shared.close()
+
+
+class _Parent:
+    def __init__(self, spec: ParentSpec) -> None:
+        self.spec = spec
+        self.instance = spec.instance
+        self.engine = Channel.from_fd(spec.engine, words.ToParent)
+        self._engine_pidfd = os.pidfd_open(self.instance.engine_pid)
+        wanted: dict[Kind, Wanted] = {}
+        if self.instance.serves:
+            wanted["server"] = Wanted(1, 1)
+        if self.instance.readers:
+            wanted["reader"] = Wanted(self.instance.readers, 1)
+        self.processes = Processes(
+            wanted, self.instance.timers(), self._recorder(), first=spec.first
+        )
+        self._children: dict[int, _Child] = {}
+        self._unsaid: list[tuple[Any, tuple[int, ...]]] = []
+        self._stopping = False
+        self._looked_at = boottime()
+        self._status = StatusPage(Shared(spec.status, writable=True))
+
+    def _recorder(self) -> Recorder:
+        path = self.instance.trace_file
+        if path is None:
+            return Recorder(None)
+        stem, dot, suffix = path.partition(".ndjson")
+        parent = "parent" if self.spec.first == 1 else f"parent-{self.spec.first}"
+        own = f"{stem}.{parent}{dot}{suffix}" if dot else f"{path}.{parent}"
+        trace = Trace(f"{self.instance.engine_id}.parent", boottime, NdjsonSink(own))
+        trace.facts("instance", name=self.instance.incarnation, process=0)
+        return Recorder(trace)
+
+    # ----------------------------------------------------------------------- the loop
+    def run(self) -> None:
+        """Until the engine is gone, or says so."""
+        while self.engine.open and not self._stopping and not self._engine_exited():
+            self._status.beat(boottime())
+            self._look()
+            self._tell_engine()
+            self._sleep()
+        self._end()
+
+    def _look(self) -> None:
+        for message in self.engine.hear():
+            if isinstance(message, words.Stop):
+                self._stopping = True
+            elif message.process in self._children:
+                self._trouble(logging.ERROR, f"{message.reason}: killed")
+                self._children[message.process].kill()
+        for child in list(self._children.values()):
+            self._hear(child)
+        # Exits last: what they said before they went is heard first.
+        for child in list(self._children.values()):
+            if child.popen.poll() is not None:
+                self._hear(child)  # what it said between that look and its end
+                self._exited(child)
+        now = boottime()
+        if now - self._looked_at > 2 * _LOOK_S:
+            self.processes.stood_still(now - self._looked_at)
+        self._looked_at = now
+        for process in self.processes.tick(now):
+            self._do(process, now)
+
+    def _hear(self, child: _Child) -> None:
+        number = child.number
+        for message in child.channel.hear():
+            now = boottime()
+            if isinstance(message, words.Hello):
+                if message.version != words.VERSION:
+                    text = f"{child.kind} {number} speaks version {message.version}, not ours"
+                    self._trouble(logging.ERROR, text + ": restart the instance")
+                    child.kill()
+                    continue
+                with contextlib.suppress(RemoteProtocolError):
+                    self.processes.ready(number, now)
+            elif isinstance(message, words.Working):
+                # Said once, and when it was told to: who knows what runs there.
+                if not child.works and number in self.processes.numbers("working"):
+                    child.works = True
+                    self._works(child, message)
+            elif isinstance(message, words.Drain):
+                self.processes.drain(number, now)
+                if child.works and not child.drains:
+                    child.drains = True
+                    self._say(words.Leaving(number))
+            elif isinstance(message, words.Failing):
+                child.failed = message.error
+            else:
+                self._trouble(message.level, f"ec-{child.kind} {number}: {message.text}")
+        # What it says there is its own affair; it cannot have lived later than now.
+        self.processes.beat(number, min(child.status.beat_at, boottime()))
+
+    def _works(self, child: _Child, message: words.Working) -> None:
+        if child.kind == "server" and message.bound and self.instance.bind is not None:
+            # Whoever serves after it is to be found where it was.
+            bind = (self.instance.bind[0], message.bound)
+            self.instance = msgspec.structs.replace(self.instance, bind=bind)
+        where = (message.host, message.port, message.bound)
+        up = words.Up(child.number, child.kind, child.popen.pid, *where)
+        self._say(up, child.engine_end.fileno(), child.pidfd, child.status.shared.fd)
+
+    def _exited(self, child: _Child) -> None:
+        del self._children[child.number]
+        code = child.popen.returncode
+        now = boottime()
+        ours = child.number in self.processes.numbers("killed")
+        self.processes.exited(child.number, now)
+        if not ours:
+            how = f"signal {-code}" if code < 0 else f"exit {code}"
+            text = f"{child.kind} {child.number} ended by itself ({child.failed or how})"
+            # It said why it cannot work, so the next one could not either.
+            self._trouble(logging.ERROR, text, fatal=bool(child.failed) and not child.works)
+        child.close()
+
+    def _do(self, what: StartProcess | TakePlace | KillProcess, now: float) -> None:
+        if isinstance(what, StartProcess):
+            try:
+                self._children[what.process] = _Child(self, what.process, what.kind)
+            except OSError as exc:
+                self.processes.exited(what.process, now)
+                self._trouble(logging.ERROR, f"{what.kind} cannot be started: {exc}")
+        elif isinstance(what, TakePlace):
+            bind = self.instance.bind
+            port = bind[1] if what.kind == "server" and bind is not None else 0
+            self._children[what.process].channel.say(words.Take(port))
+        else:
+            child = self._children.get(what.process)
+            if child is not None:
+                child.kill()
+                level = logging.INFO if what.reason == "drained" else logging.ERROR
+                self._trouble(level, f"{child.kind} {child.number} is killed: {what.reason}")
+
+    # ----------------------------------------------------------------------- the engine
+    def _trouble(self, level: int, text: str, *, fatal: bool = False) -> None:
+        if len(self._unsaid) >= _MAX_UNSAID and not fatal:
+            return  # an engine that does not step reads no log either
+        # One line, and one that fits into a message: a child may say anything.
+        text = " ".join(text[:_LINE].encode(errors="replace").decode().splitlines())
+        self._say(words.Trouble(level, text, fatal=fatal))
+
+    def _say(self, message: Any, *fds: int) -> None:
+        # Numbers of our own: the child may be gone before the engine reads.
+        self._unsaid.append((message, tuple(os.dup(fd) for fd in fds)))
+
+    def _tell_engine(self) -> None:
+        while self._unsaid:
+            message, fds = self._unsaid[0]
+            if not self.engine.say(message, fds):
+                return
+            del self._unsaid[0]
+            for fd in fds:
+                os.close(fd)
+
+    def _engine_exited(self) -> bool:
+        ready, _, _ = select.select([self._engine_pidfd], [], [], 0)
+        return bool(ready)
+
+    def _sleep(self) -> None:
+        poll = select.poll()
+        for fd in (self.engine.fileno(), self._engine_pidfd):
+            poll.register(fd, select.POLLIN)
+        for child in self._children.values():
+            poll.register(child.pidfd, select.POLLIN)
+            if child.channel.open:
+                poll.register(child.channel.fileno(), select.POLLIN)
+        deadline = self.processes.next_deadline()
+        wait = _LOOK_S if deadline is None else min(_LOOK_S, deadline - boottime())
+        if self._unsaid:
+            wait = min(wait, _LOOK_S / 10)
+        poll.poll(max(1.0, wait * 1000))
+
+    def _end(self) -> None:
+        """Let them say goodbye if the engine did, kill them, and see that they are gone."""
+        for child in self._children.values():
+            child.channel.say(words.Stop())
+        until = boottime() + (_GOODBYE_S if self._stopping else 0.0)
+        for child in self._children.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.popen.wait(max(0.0, until - boottime()))
+        self.processes.stop()
+        for what in self.processes.tick(boottime()):
+            self._do(what, boottime())
+        for child in list(self._children.values()):
+            child.close()
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of the process."""
+    spec: ParentSpec = read_spec(int(argv[1]), ParentSpec)
+    # The thread of the engine that started it may end before the engine does.
+    settle("ec-parent", spec.instance.engine_pid, dies_with_parent=False)
+    # What the engine gave us is passed on by name, and to nobody by accident.
+    for fd in spec.fds:
+        os.set_inheritable(fd, False)
+    _Parent(spec).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv)

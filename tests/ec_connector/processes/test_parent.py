@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parent, over real processes that say whatever a test wants them to say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from tests.needs import needs
+
+needs("zmq", "msgspec")
+
+from ec_connector.processes import parent as parent_module
+from ec_connector.processes.channel import Channel, channel_pair
+from ec_connector.processes.memory import STATUS_BYTES, Shared
+from ec_connector.processes.spec import InstanceSpec, ParentSpec
+from ec_protocol.p2p import words
+from ec_protocol.tables.timing import Timing
+from tests.ec_connector.processes.alive import children
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+
+_CHILD = """
+import math, os, signal, sys, time
+sys.path.insert(0, {root!r})
+from ec_connector.processes.channel import Channel
+from ec_connector.processes.memory import Shared, StatusPage
+from ec_connector.processes.spec import DataSpec, read_spec
+from ec_protocol.p2p import words
+spec = read_spec(int(sys.argv[1]), DataSpec)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+parent = Channel.from_fd(spec.parent, words.ToData)
+status = StatusPage(Shared(spec.status, writable=True))
+def wait(kind):
+    import select
+    while parent.open:
+        status.beat(time.clock_gettime(time.CLOCK_BOOTTIME))
+        select.select([parent], [], [], 0.05)
+        for message in parent.hear():
+            if isinstance(message, kind):
+                return message
+    os._exit(0)
+def ready():
+    parent.say(words.Hello(words.VERSION))
+    return wait(words.Take)
+{body}
+wait(words.Stop)
+"""
+
+
+class House:
+    """A parent in this process; its children run a test's program."""
+
+    def __init__(self, body: str, monkeypatch: pytest.MonkeyPatch, **instance: Any) -> None:
+        from tests import ROOT
+
+        program = _CHILD.format(root=str(ROOT), body=body)
+        monkeypatch.setattr(
+            parent_module, "command", lambda _, fd, title: [sys.executable, "-c", program, str(fd)]
+        )
+        ours, theirs = channel_pair()
+        self.engine = Channel(ours, words.FromParent)
+        self.heard: list[Any] = []
+        self.fds: list[int] = []
+        self.memory = [Shared.create("ec-test", STATUS_BYTES) for _ in range(4)]
+        region, table, ledger, status = (os.dup(shared.fd) for shared in self.memory)
+        settings: dict[str, Any] = {"bind": ("127.0.0.1", 0), **instance}
+        timing = Timing(start_s=60.0, stall_s=20.0)
+        self.spec = ParentSpec(
+            instance=InstanceSpec(
+                engine_id="engine",
+                incarnation="i",
+                engine_pid=os.getpid(),
+                num_blocks=4,
+                block_size_bytes=64,
+                compat_hash="c",
+                timing={field.name: getattr(timing, field.name) for field in fields(timing)},
+                nixl="nixl",
+                backends=("UCX",),
+                **settings,
+            ),
+            engine=theirs.detach(),
+            region=region,
+            region_for_server=region,
+            table=table,
+            ledger=ledger,
+            status=status,
+        )
+        self.parent = parent_module._Parent(self.spec)
+        self.ended = False
+
+    def turn(self) -> None:
+        self.parent._look()
+        self.parent._tell_engine()
+        for message, fds in self.engine.hear_with_fds():
+            self.heard.append(message)
+            self.fds += fds
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 100
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: {self.heard}"
+            self.turn()
+            time.sleep(0.001)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    def troubles(self) -> list[str]:
+        return [message.text for message in self.of(words.Trouble)]
+
+    def close(self) -> None:
+        if not self.ended:
+            for child in self.parent._children.values():
+                child.kill()
+            self.parent._end()
+        self.parent.engine.close()
+        self.engine.close()
+        os.close(self.parent._engine_pidfd)
+        for fd in (*self.fds, self.spec.region, self.spec.table, self.spec.ledger):
+            os.close(fd)
+        self.parent._status.shared.close()
+        for shared in self.memory:
+            shared.close()
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
+    made: list[House] = []
+
+    def go(body: str, **instance: Any) -> House:
+        made.append(House(body, monkeypatch, **instance))
+        return made[-1]
+
+    yield go
+    for one in made:
+        one.close()
+    assert children(os.getpid()) == []
+
+
+def test_who_works_is_handed_on_with_channel_pidfd_and_page(house: Any) -> None:
+    made = house('told = ready(); parent.say(words.Working("h", 9, told.port or 4711))')
+    made.until(lambda: made.of(words.Up), "Up")
+    (up,) = made.of(words.Up)
+    assert (up.kind, up.host, up.port, up.bound) == ("server", "h", 9, 4711)
+    assert len(made.fds) == 3
+    os.kill(up.pid, signal.SIGKILL)
+    made.until(lambda: len(made.of(words.Up)) == 2, "the next")
+    assert made.of(words.Up)[1].bound == 4711, "told to bind where the one before it was"
+    assert "ended by itself (signal 9)" in "".join(made.troubles())
+
+
+@pytest.mark.clause("EC-14.4")
+def test_what_is_said_again_and_again_is_handed_on_once(house: Any) -> None:
+    body = """
+ready()
+for _ in range(50):
+    parent.say(words.Working("h", 1, 1)); parent.say(words.Drain("x"))
+parent.say(words.Trouble(40, "done"))
+"""
+    made = house(body)
+    made.until(lambda: any("done" in text for text in made.troubles()), "the last word")
+    works = [up.process for up in made.of(words.Up)]
+    leaves = [leaving.process for leaving in made.of(words.Leaving)]
+    assert len(works) == len(set(works))
+    assert len(leaves) == len(set(leaves))
+    assert set(leaves) <= set(works)
+
+
+def test_nobody_works_before_it_is_told_to(house: Any) -> None:
+    body = 'parent.say(words.Working("h", 1, 1)); parent.say(words.Drain("x"))\n'
+    made = house(body + 'parent.say(words.Trouble(40, "early")); ready(); wait(words.Stop)')
+    made.until(lambda: sum("early" in text for text in made.troubles()) == 2, "both")
+    assert made.of(words.Up) == made.of(words.Leaving) == []
+
+
+def test_a_reader_does_not_say_where_servers_are(house: Any) -> None:
+    made = house('ready(); parent.say(words.Working("h", 1, 99))', readers=1)
+    made.until(lambda: len(made.of(words.Up)) == 2, "both kinds")
+    assert {up.kind for up in made.of(words.Up)} == {"server", "reader"}
+    made.parent.instance = made.spec.instance
+    body_bind = made.parent.instance.bind
+    for child in made.parent._children.values():
+        if child.kind == "reader":
+            made.parent._works(child, words.Working("h", 1, 99))
+    assert made.parent.instance.bind == body_bind
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_last_words_are_heard_however_quickly_the_end_follows(house: Any, round_: int) -> None:
+    made = house('ready(); parent.say(words.Failing("no such port")); os._exit(1)')
+    made.until(lambda: made.troubles(), "the trouble")
+    first = made.of(words.Trouble)[0]
+    assert "no such port" in first.text
+    assert first.fatal
+    assert first.level == logging.ERROR
+
+
+def test_last_words_between_a_look_and_the_end_are_heard(house: Any, monkeypatch) -> None:
+    """The child speaks and ends after it was listened to, and before its exit is looked for."""
+    made = house('ready(); time.sleep(0); parent.say(words.Failing("late")); os._exit(1)')
+    hear, seen = made.parent._hear, []
+
+    def first_deaf(child: Any) -> None:
+        if child.number not in seen and child.status.beat_at and child.popen.poll() is not None:
+            seen.append(child.number)  # what came was not there yet when we listened
+            return
+        hear(child)
+
+    monkeypatch.setattr(made.parent, "_hear", first_deaf)
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "late" in made.troubles()[0]
+
+
+def test_who_worked_once_and_fails_is_no_reason_to_give_up(house: Any) -> None:
+    body = 'ready(); parent.say(words.Working()); parent.say(words.Failing("broke")); os._exit(1)'
+    made = house(body)
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "broke" in made.troubles()[0]
+    assert not made.of(words.Trouble)[0].fatal
+
+
+@pytest.mark.clause("EC-14.4")
+def test_a_text_of_any_length_is_one_line_and_blocks_nothing(house: Any) -> None:
+    body = r'parent.say(words.Failing("a\nb\r" + "x" * 65000)); time.sleep(0); os._exit(1)'
+    made = house(body)
+    made.until(lambda: len(made.troubles()) >= 2, "two of them")
+    for text in made.troubles():
+        assert len(text) <= parent_module._LINE
+        assert "\n" not in text
+        assert "\r" not in text
+        assert "a b" in text
+
+
+def test_another_version_is_killed_and_named(house: Any) -> None:
+    made = house("parent.say(words.Hello(99))")
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "speaks version 99, not ours: restart the instance" in made.troubles()[0]
+    made.until(lambda: made.parent.processes.counters["exits"], "its end")
+    assert made.of(words.Up) == []
+
+
+def test_garbage_and_a_clock_that_lies_harm_nobody(house: Any) -> None:
+    body = """
+status.beat(math.inf); parent._sock.send(b"\\xc1"); parent._sock.send(b"\\xc1" * 60000)
+parent.say(words.Hello(words.VERSION)); parent.say(words.Hello(words.VERSION))
+status.beat(math.nan)
+wait(words.Take); parent.say(words.Working("h", 1, 1))
+"""
+    made = house(body)
+    made.until(lambda: made.of(words.Up), "Up")
+
+
+@pytest.mark.clause("EC-14.4")
+def test_what_an_engine_does_not_take_is_bounded(house: Any) -> None:
+    body = "ready(); parent.say(words.Working())\nwhile parent.open:\n"
+    made = house(body + '    parent.say(words.Trouble(30, "y" * 3000)); wait_a_bit = 0')
+    made.until(lambda: made.of(words.Up), "Up")
+    for _ in range(300):
+        made.parent._look()
+        made.parent._tell_engine()
+    assert len(made.parent._unsaid) <= parent_module._MAX_UNSAID + 4
+
+
+def test_one_that_cannot_be_watched_is_not_left_running(house: Any, monkeypatch) -> None:
+    made = house("ready()")
+    real = os.pidfd_open
+
+    def refuse(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    made.parent._look()
+    assert made.parent._children == {}
+    assert children(os.getpid()) == []
+    monkeypatch.setattr(os, "pidfd_open", real)
+    made.parent._tell_engine()
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "cannot be started" in made.troubles()[0]
+
+
+def test_the_engine_may_have_one_killed(house: Any) -> None:
+    made = house("ready(); parent.say(words.Working())")
+    made.until(lambda: made.of(words.Up), "Up")
+    made.engine.say(words.Replace(99, "who is that"))
+    made.engine.say(words.Replace(made.of(words.Up)[0].process, "it keeps too much"))
+    made.until(lambda: len(made.of(words.Up)) == 2, "the next")
+    assert "it keeps too much: killed" in made.troubles()
+
+
+def test_it_beats_while_it_runs(house: Any) -> None:
+    made = house("ready()")
+    beats: list[float] = []
+    made.parent._sleep = lambda: (
+        beats.append(made.parent._status.beat_at) or made.engine.say(words.Stop())
+    )
+    made.parent.run()
+    made.ended = True
+    assert beats[0] > 0

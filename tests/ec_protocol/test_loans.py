@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine lends blocks to readers, and takes them back when it is proven that it may."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from ec_protocol import loans as module
+from ec_protocol.loans import Lend, Loan, Loans, TakeBack
+from ec_protocol.tables.dispatch import LOAN
+from ec_protocol.tables.timing import Timing
+from ec_protocol.tier.encodings import EncodingTier
+from ec_protocol.tier.entry import Entry
+from ec_protocol.tier.holds import HoldTable
+from ec_protocol.trace import Trace
+from ec_protocol.waiters import Address, FetchState, Waiters, Wanted
+from tests.recording import beside
+
+BLOCK = 64
+START = 1000.0
+GOOD: Address = ("good", 5601)
+BAD: Address = ("bad", 5601)
+
+
+class World:
+    """An engine's tier, its waiters and its loans; the readers are numbers."""
+
+    def __init__(self, blocks: int = 8, readers: tuple[int, ...] = (1, 2)) -> None:
+        self.now = START
+        self.timing = Timing()
+        self.records: list[Mapping[str, Any]] = []
+        write = beside(self.records.append)
+        self.tier = EncodingTier(blocks, BLOCK, Trace("e", lambda: self.now, write))
+        self.holds = HoldTable(self.tier)
+        self.loans = Loans(self.tier, self.timing)
+        counters: Counter[str] = Counter()
+        self.waiters = Waiters(self.loans, self.holds, self.timing, counters)
+        self.ended: list[tuple[str, str]] = []
+        self.loans.on_landed, self.loans.on_failed = self._landed, self._failed
+        self.loans.working(list(readers))
+
+    def _landed(self, wanted: Wanted, entry: Entry, now: float) -> None:
+        self.ended.append((wanted.mm_hash, "landed"))
+        self.waiters.landed(wanted, entry, now)
+
+    def _failed(self, wanted: Wanted) -> None:
+        self.ended.append((wanted.mm_hash, "failed"))
+        self.waiters.failed(wanted)
+
+    def fetch(self, name: str, source: Address = GOOD, waiter: str = "r") -> FetchState:
+        return self.waiters.fetch(name, source, BLOCK, None, waiter, self.now)
+
+    def lend(self, name: str = "h", source: Address = GOOD) -> Loan:
+        """A fetch for which blocks are lent."""
+        assert self.fetch(name, source, f"r-{name}") == "pending"
+        *_, last = self.loans.drain()
+        assert isinstance(last, Lend)
+        assert (last.reader, last.loan.wanted.mm_hash) == (last.loan.reader, name)
+        return last.loan
+
+    def says(self, word: str, loan: Loan, reader: int | None = None) -> None:
+        self.loans.heard(loan.reader if reader is None else reader, word, loan.loan_id, self.now)
+
+    def bring(self, state: str) -> Loan:
+        """A loan that is in a state of the table."""
+        loan = self.lend()
+        if state in ("lost", "retired"):
+            self.says("lost", loan)
+        if state == "retired":
+            self.now += self.timing.quarantine_s
+            self.loans.tick(self.now)
+        if state == "returned":
+            self.says("failed", loan)
+        assert loan.state == state
+        return loan
+
+    def picture(self) -> tuple[Any, ...]:
+        """Everything that a word might change."""
+        entries = [(e.mm_hash, e.state) for e in self.tier.entries()]
+        blocks = (self.tier.free_blocks, self.tier.retired_blocks)
+        return entries, blocks, len(self.loans), list(self.ended), self.loans.drain()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# ------------------------------------------------------------------- the table's edges
+def test_what_has_landed_is_ready_and_held_for_who_waits(world: World) -> None:
+    loan = world.bring("lent")
+    assert loan.entry.state == "saving"
+    world.says("landed", loan)
+    assert (loan.state, loan.entry.state, world.ended) == ("returned", "pinned", [("h", "landed")])
+    assert (len(world.loans), len(world.holds)) == (0, 1)
+    assert not world.waiters.fetching("h")
+    world.tier.check()
+
+
+def test_what_has_landed_for_nobody_is_ready_all_the_same(world: World) -> None:
+    loan = world.bring("lent")
+    world.waiters.leave("r-h", world.now)
+    world.says("landed", loan)
+    assert (loan.entry.state, len(world.holds)) == ("ready", 0)
+
+
+def test_what_has_failed_is_free_at_once(world: World) -> None:
+    loan = world.bring("lent")
+    world.says("failed", loan)
+    assert (loan.state, loan.entry.state, world.ended) == ("returned", "freed", [("h", "failed")])
+    assert (world.tier.free_blocks, len(world.loans)) == (8, 0)
+    assert world.fetch("h", GOOD, "r-h") == "failed", "it is told so from now on"
+
+
+@pytest.mark.clause("EC-14.9")
+def test_what_is_lost_waits_for_a_proof_and_its_request_does_not(world: World) -> None:
+    loan = world.bring("lost")
+    assert (loan.entry.state, world.ended) == ("quarantined", [("h", "failed")])
+    assert (world.tier.free_blocks, len(world.loans)) == (7, 1)
+    assert world.loans.next_deadline() == START + world.timing.quarantine_s
+
+
+@pytest.mark.clause("EC-14.8")
+@pytest.mark.parametrize("proof", ["proven", "exited"])
+@pytest.mark.parametrize("state", ["lost", "retired"])
+def test_a_proof_brings_the_blocks_back(world: World, state: str, proof: str) -> None:
+    loan = world.bring(state)
+    assert world.tier.free_blocks == 7
+    assert world.tier.retired_blocks == (1 if state == "retired" else 0)
+    if proof == "exited":
+        world.loans.exited(loan.reader, world.now)
+    else:
+        world.says("proven", loan)
+    assert (loan.state, world.tier.free_blocks, world.tier.retired_blocks) == ("returned", 8, 0)
+    assert (len(world.loans), world.ended) == (0, [("h", "failed")]), "told once"
+    world.tier.check()
+
+
+@pytest.mark.clause("EC-14.8")
+def test_the_exit_of_a_reader_brings_all_back_that_was_lent_to_it(world: World) -> None:
+    world.loans.working([1])
+    landed, lost, lent = (world.lend(name) for name in "abc")
+    world.says("landed", landed)
+    world.says("lost", lost)
+    world.loans.exited(1, world.now)
+    assert (lost.state, lent.state) == ("returned", "returned")
+    assert (world.tier.free_blocks, len(world.loans)) == (7, 0)
+    assert world.ended == [("a", "landed"), ("b", "failed"), ("c", "failed")]
+    world.tier.check()
+
+
+@pytest.mark.clause("EC-14.8")
+def test_the_exit_of_another_reader_proves_nothing(world: World) -> None:
+    loan = world.bring("lost")
+    world.loans.exited(3 - loan.reader, world.now)
+    assert (loan.state, world.tier.free_blocks) == ("lost", 7)
+
+
+@pytest.mark.clause("EC-14.9")
+def test_without_a_proof_blocks_are_retired_and_not_a_moment_before(world: World) -> None:
+    loan = world.bring("lost")
+    world.loans.tick(START + world.timing.quarantine_s - 0.001)
+    assert loan.state == "lost"
+    deadline = world.loans.next_deadline()
+    assert deadline is not None
+    world.loans.tick(deadline)
+    assert (loan.state, world.tier.retired_blocks, len(world.loans)) == ("retired", 1, 1)
+    assert world.loans.next_deadline() is None
+    world.loans.tick(deadline + 1000)
+    assert world.tier.retired_blocks == 1
+    assert world.loans.counters["retireloan"] == 1
+    world.tier.check()
+
+
+@pytest.mark.clause("EC-14.9")
+def test_the_next_deadline_is_the_earliest(world: World) -> None:
+    world.loans.working([1, 2, 3])
+    world.says("lost", world.lend("a"))
+    world.now += 5
+    world.says("lost", world.lend("b", BAD))
+    assert world.loans.next_deadline() == START + world.timing.quarantine_s
+    world.loans.tick(START + world.timing.quarantine_s)
+    assert world.loans.next_deadline() == START + 5 + world.timing.quarantine_s
+
+
+# ------------------------------------------------------------------------ stray words
+WORDS = ("landed", "failed", "lost", "proven")
+STATES = ("lent", "lost", "retired", "returned")
+
+
+@pytest.mark.clause("EC-14.7")
+@pytest.mark.parametrize("word", [*WORDS, "exited", "retire", "", "Landed", "explode"])
+@pytest.mark.parametrize("state", STATES)
+def test_a_word_that_cannot_follow_changes_nothing(state: str, word: str) -> None:
+    """Nor one that is not a reader's to say: its exit is told by the kernel, time by us."""
+    world = World()
+    loan = world.bring(state)
+    before = world.picture()
+    world.says(word, loan)
+    follows = word in WORDS and LOAN.allows(state, word)
+    assert (world.picture() == before) != follows
+    assert world.loans.counters["stray_words"] == (0 if follows else 1)
+    world.tier.check()
+
+
+@pytest.mark.clause("EC-14.7")
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("state", STATES)
+def test_a_word_of_another_reader_changes_nothing(state: str, word: str) -> None:
+    world = World()
+    loan = world.bring(state)
+    before = world.picture()
+    world.says(word, loan, reader=3 - loan.reader)
+    assert (world.picture(), world.loans.counters["stray_words"]) == (before, 1)
+
+
+@pytest.mark.clause("EC-14.7")
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("number", [0, -1, 2, 10**12])
+def test_a_word_about_a_loan_that_never_was_changes_nothing(word: str, number: int) -> None:
+    world = World()
+    loan = world.bring("lent")
+    before = world.picture()
+    world.loans.heard(loan.reader, word, number, world.now)
+    assert (world.picture(), world.loans.counters["stray_words"]) == (before, 1)
+
+
+@pytest.mark.clause("EC-14.7")
+@pytest.mark.parametrize("word", WORDS)
+def test_a_late_word_of_a_dead_reader_does_nothing_to_the_next_loan(word: str) -> None:
+    """The same name, the same blocks, but another number."""
+    world = World(blocks=1, readers=(1,))
+    old = world.lend()
+    world.loans.working([1, 2])
+    world.loans.exited(1, world.now)
+    (lend,) = world.loans.drain()
+    assert isinstance(lend, Lend)
+    new = lend.loan
+    assert (new.reader, new.entry.mm_hash, new.entry.extents) == (2, "h", old.entry.extents)
+    assert new.loan_id != old.loan_id
+    world.says(word, old)
+    assert (new.state, new.entry.state, world.ended) == ("lent", "saving", [])
+    world.says("landed", new)
+    assert world.ended == [("h", "landed")]
+
+
+# --------------------------------------------------------------------------- relending
+def died(world: World, loan: Loan) -> Loan | None:
+    """The reader of a loan dies and another one works; the loan that follows, if any."""
+    number = max(world.loans._working, default=loan.reader) + 1
+    world.loans.working([*world.loans._working, number])
+    world.loans.exited(loan.reader, world.now)
+    commands = world.loans.drain()
+    return commands[0].loan if commands and isinstance(commands[0], Lend) else None
+
+
+def test_a_fetch_whose_reader_died_is_lent_to_another_and_the_request_waits_on(
+    world: World,
+) -> None:
+    loan = world.lend()
+    again = died(world, loan)
+    assert again is not None
+    assert (again.reader != loan.reader, again.wanted is loan.wanted) == (True, True)
+    assert (world.ended, world.fetch("h", GOOD, "r-h")) == ([], "pending")
+    assert world.loans.counters["relent"] == 1
+
+
+def test_a_fetch_is_relent_no_more_than_so_often(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HARMS", 100)
+    loan: Loan | None = world.lend()
+    lent = 0
+    while loan is not None:
+        lent += 1
+        loan = died(world, loan)
+    assert (lent, world.ended) == (1 + module.MAX_RELENT, [("h", "failed")])
+    assert world.tier.free_blocks == 8
+
+
+def test_a_fetch_that_nobody_waits_for_is_not_relent(world: World) -> None:
+    loan = world.lend()
+    world.waiters.leave("r-h", world.now)
+    assert died(world, loan) is None
+    assert (world.ended, len(world.loans)) == ([("h", "failed")], 0)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.001])
+def test_a_fetch_without_time_for_an_answer_is_not_relent(world: World, left: float) -> None:
+    loan = world.lend()
+    world.now = loan.wanted.deadline - world.timing.ack_timeout_s - left
+    assert (died(world, loan) is not None) == (left > 0)
+
+
+def test_without_another_reader_it_fails(world: World) -> None:
+    world.loans.working([1])
+    loan = world.lend()
+    world.loans.exited(1, world.now)
+    assert (world.ended, loan.entry.state) == ([("h", "failed")], "freed")
+    assert world.loans.counters["no_reader"] == 1
+
+
+def test_a_lost_read_is_not_tried_again(world: World) -> None:
+    """The request has fallen back; at the exit of the reader nothing follows."""
+    loan = world.bring("lost")
+    assert died(world, loan) is None
+    assert world.ended == [("h", "failed")]
+
+
+# ---------------------------------------------------------------------- who may be lent to
+def test_nothing_is_lent_when_nobody_works(world: World) -> None:
+    world.loans.working([])
+    assert world.fetch("h") == "failed"
+    assert (world.loans.counters["no_reader"], world.tier.free_blocks) == (1, 8)
+    assert world.loans.drain() == []
+
+
+def test_nothing_is_lent_when_there_is_no_room() -> None:
+    world = World(blocks=1)
+    world.lend("a")
+    assert world.fetch("b") == "failed"
+    assert world.loans.counters["no_room"] == 1
+
+
+def test_nothing_is_lent_for_what_is_there_already(world: World) -> None:
+    entry = world.tier.alloc("h", BLOCK)
+    assert entry is not None
+    wanted = Wanted("h", GOOD, BLOCK, None, world.now + 9, {"r"})
+    assert not world.loans.begin(wanted, world.now)
+    assert world.loans.drain() == []
+
+
+@pytest.mark.clause("EC-14.4")
+def test_loans_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LOANS", 3)
+    world = World()
+    for name in "abc":
+        world.lend(name)
+    assert world.fetch("d") == "failed"
+    assert (world.loans.counters["too_many_loans"], len(world.loans)) == (1, 3)
+
+
+@pytest.mark.clause("EC-14.4")
+def test_lost_and_retired_loans_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LOANS", 1)
+    world = World()
+    loan = world.bring("retired")
+    assert world.fetch("d", BAD) == "failed"
+    assert world.loans.counters["too_many_loans"] == 1
+    world.says("proven", loan)
+    assert world.fetch("e", BAD) == "pending"
+
+
+@pytest.mark.clause("EC-14.9")
+def test_a_reader_with_a_lost_read_gets_no_new_work_whoever_still_counts_it(
+    world: World,
+) -> None:
+    loan = world.bring("lost")
+    other = 3 - loan.reader
+    clean: Address = ("clean", 1)
+    for name, source in (("a", GOOD), ("b", clean)):
+        assert world.lend(name, source).reader == other
+        world.says("landed", world.loans._by_hash[name])
+    world.loans.working([1, 2])
+    for name, source in (("c", GOOD), ("d", clean)):
+        assert world.lend(name, source).reader == other
+        world.says("failed", world.loans._by_hash[name])
+    world.loans.working([loan.reader])
+    assert world.fetch("g") == "failed"
+    assert world.loans.counters["no_reader"] == 1
+
+
+def test_a_reader_that_exited_gets_no_new_work(world: World) -> None:
+    world.loans.exited(1, world.now)
+    assert {world.lend(name).reader for name in "abcd"} == {2}
+
+
+def test_producers_are_spread_over_all_readers_but_the_last() -> None:
+    world = World(blocks=64, readers=(1, 2, 3, 4))
+    readers = {world.lend(f"h{n}", (f"host-{n}", 1)).reader for n in range(60)}
+    assert readers == {1, 2, 3}
+    same = {world.lend(f"s{n}").reader for n in range(4)}
+    assert len(same) == 1, "one producer has one reader"
+
+
+# ---------------------------------------------------------------------------- commands
+def test_a_reader_is_told_in_order_and_once(world: World) -> None:
+    world.fetch("a")
+    world.fetch("b")
+    world.waiters.leave("r", world.now)
+    told = world.loans.drain()
+    assert [type(one) for one in told] == [Lend, Lend, TakeBack, TakeBack]
+    a, b = told[0], told[1]
+    assert isinstance(a, Lend)
+    assert isinstance(b, Lend)
+    back = [TakeBack(one.reader, one.loan.loan_id) for one in (a, b)]
+    assert told[2:] == back
+    assert world.loans.drain() == []
+
+
+def test_the_reader_is_told_when_the_last_one_leaves(world: World) -> None:
+    world.fetch("h", waiter="one")
+    world.fetch("h", waiter="two")
+    world.loans.drain()
+    world.waiters.leave("one", world.now)
+    assert world.loans.drain() == []
+    world.waiters.leave("two", world.now)
+    assert [type(one) for one in world.loans.drain()] == [TakeBack]
+
+
+def test_nobody_is_told_of_a_loan_that_is_not_lent_any_more(world: World) -> None:
+    loan = world.bring("lost")
+    world.loans.unwanted(loan.wanted, world.now)
+    assert world.loans.drain() == []
+
+
+def test_what_a_reader_could_not_be_told_has_failed(world: World) -> None:
+    loan = world.lend()
+    world.loans.unsaid(loan.loan_id, world.now)
+    assert (loan.state, loan.entry.state, world.ended) == ("returned", "freed", [("h", "failed")])
+    assert world.loans.counters["readers_busy"] == 1
+    world.loans.unsaid(loan.loan_id, world.now)
+    assert world.loans.counters["readers_busy"] == 1
+
+
+@pytest.mark.parametrize("state", ["lost", "retired"])
+def test_what_is_lost_was_told(world: World, state: str) -> None:
+    """So "unsaid" cannot be about it, and proves nothing."""
+    loan = world.bring(state)
+    world.loans.unsaid(loan.loan_id, world.now)
+    assert (loan.state, world.loans.counters["readers_busy"]) == (state, 0)
+
+
+# ---------------------------------------------------------------------------- suspects
+def harm(world: World, source: Address, name: str) -> None:
+    """A READ from a producer is lost; its reader is replaced by the next one."""
+    loan = world.lend(name, source)
+    world.says("lost", loan)
+    replace(world, loan.reader)
+
+
+def replace(world: World, reader: int) -> None:
+    working = [number for number in world.loans._working if number != reader]
+    number = max([reader, *working]) + 1
+    world.loans.working([*working, number][-2:])
+    world.loans.exited(reader, world.now)
+
+
+def last(world: World) -> int:
+    return world.loans._working[-1]
+
+
+def test_whose_read_was_lost_is_suspect_and_has_the_last_reader_to_itself(world: World) -> None:
+    harm(world, BAD, "a")
+    clean = world.lend("b", GOOD)
+    suspect = world.lend("c", BAD)
+    assert (suspect.reader, clean.reader != suspect.reader) == (last(world), True)
+    for number in range(4):
+        assert world.lend(f"n{number}", (f"host-{number}", 1)).reader != last(world)
+
+
+def test_who_was_being_read_from_when_a_reader_died_is_suspect_too(world: World) -> None:
+    loan = world.lend("a", BAD)
+    assert loan.reader == 1
+    world.loans.working([1, 2, 3])
+    world.loans.exited(1, world.now)
+    (again,) = world.loans.drain()
+    assert isinstance(again, Lend)
+    assert (again.reader, world.loans.counters["harms"]) == (3, 1)
+
+
+def test_who_had_ended_before_its_reader_died_is_not(world: World) -> None:
+    world.says("landed", world.lend("a", BAD))
+    world.says("failed", world.lend("b", BAD))
+    world.loans.exited(1, world.now)
+    assert world.loans.counters["harms"] == 0
+
+
+def test_a_death_is_one_harm_however_many_fetches_it_ends(world: World) -> None:
+    for name in "abcd":
+        assert world.lend(name, BAD).reader == 1
+    world.loans.exited(1, world.now)
+    assert world.loans.counters["harms"] == 1
+
+
+def test_a_lost_read_is_not_held_against_its_producer_again_when_the_reader_exits(
+    world: World,
+) -> None:
+    loan = world.bring("lost")
+    world.loans.exited(loan.reader, world.now)
+    assert world.loans.counters["harms"] == 1
+
+
+def test_suspects_wait_for_each_other(world: World) -> None:
+    """Two at once on one reader: its death would not show whose doing it was."""
+    harm(world, BAD, "a")
+    harm(world, GOOD, "b")
+    first = world.lend("c", BAD)
+    assert world.fetch("d", GOOD) == "failed"
+    assert world.loans.counters["suspect_waits"] == 1
+    more = world.lend("e", BAD)
+    assert more.reader == first.reader, "its own fetches may be several"
+    world.says("failed", first)
+    assert world.fetch("f", GOOD, "f") == "failed", "one of them is still there"
+    world.says("failed", more)
+    assert world.lend("g", GOOD).reader == last(world)
+
+
+def test_a_suspect_waits_for_a_clean_fetch_on_the_only_reader(world: World) -> None:
+    harm(world, BAD, "a")
+    world.loans.working([last(world)])
+    clean = world.lend("b", GOOD)
+    assert world.fetch("c", BAD) == "failed"
+    world.says("landed", clean)
+    assert world.fetch("d", BAD) == "pending"
+
+
+def test_what_landed_forgives(world: World) -> None:
+    harm(world, BAD, "a")
+    world.says("landed", world.lend("b", BAD))
+    assert world.lend("c", BAD).reader != last(world)
+
+
+def test_what_merely_failed_does_not(world: World) -> None:
+    harm(world, BAD, "a")
+    world.says("failed", world.lend("b", BAD))
+    assert world.lend("c", BAD).reader == last(world)
+
+
+def test_who_does_harm_three_times_is_left_alone_and_longer_each_time(world: World) -> None:
+    for name in "ab":
+        harm(world, BAD, name)
+    assert world.fetch("x", BAD, "x") == "pending", "two are not enough"
+    world.says("failed", world.loans._by_hash["x"])
+    pauses = []
+    for number in range(9):
+        harm(world, BAD, f"h{number}")
+        since = world.now
+        assert world.fetch("y", BAD, f"y{number}") == "failed"
+        # The first moment at which it is fetched from again.
+        (suspect,) = world.loans._suspects.values()
+        world.now = suspect.not_before - 0.001
+        assert world.fetch("z", BAD, f"z{number}") == "failed"
+        world.now = suspect.not_before
+        pauses.append(world.now - since)
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert world.loans.counters["left_alone"] == 18
+    assert world.lend("good", GOOD).reader != last(world), "others are not"
+
+
+def test_after_it_is_forgiven_the_count_begins_anew(world: World) -> None:
+    for name in "ab":
+        harm(world, BAD, name)
+    world.says("landed", world.lend("c", BAD))
+    for name in "de":
+        harm(world, BAD, name)
+        assert world.fetch(f"not-{name}", BAD, name) == "pending"
+        world.says("failed", world.loans._by_hash[f"not-{name}"])
+
+
+def test_a_fetch_of_who_is_left_alone_is_not_relent(world: World) -> None:
+    for name in "ab":
+        harm(world, BAD, name)
+    loan = world.lend("c", BAD)
+    assert died(world, loan) is None
+    assert world.loans.counters["left_alone"] == 1
+    assert ("c", "failed") in world.ended
+
+
+@pytest.mark.clause("EC-14.4")
+def test_suspects_have_a_bound_and_the_longest_quiet_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SUSPECTS", 3)
+    world = World()
+    for number in (1, 2, 3, 1, 4):
+        harm(world, (f"host-{number}", 1), f"h{number}-{world.loans.counters['harms']}")
+    assert [host for host, _ in world.loans._suspects] == ["host-3", "host-1", "host-4"]
+    assert [s.harms for s in world.loans._suspects.values()] == [1, 2, 1]
+
+
+# ------------------------------------------------------------------------------ traces
+MOVES: dict[str, Callable[[World], object]] = {
+    "Landed": lambda world: world.says("landed", world.bring("lent")),
+    "Failed": lambda world: world.says("failed", world.bring("lent")),
+    "Lost": lambda world: world.bring("lost"),
+    "Proven": lambda world: world.says("proven", world.bring("lost")),
+    "RetireLoan": lambda world: world.bring("retired"),
+    "Exited": lambda world: world.loans.exited(world.bring("lost").reader, world.now),
+    "Reclaim": lambda world: world.says("proven", world.bring("retired")),
+}
+
+
+@pytest.mark.clause("EC-1.3")
+@pytest.mark.parametrize("action", MOVES)
+def test_actions_are_recorded_with_what_they_fire(world: World, action: str) -> None:
+    MOVES[action](world)
+    names = [record["action"] for record in world.records]
+    assert action in names
+    lent = next(record for record in world.records if record["action"] == "Lend")
+    assert lent["vars"]["loan:1"]["state"] == "lent"
+    assert [item["event"] for item in lent["fired"]] == ["begin_write"]
+    assert world.loans.counters[action.lower()] == (0 if action == "Reclaim" else 1)

@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which data processes there are, with a driven clock and processes that are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ec_protocol.errors import LocalProtocolError, RemoteProtocolError
+from ec_protocol.processes import (
+    Command,
+    KillProcess,
+    Kind,
+    Processes,
+    StartProcess,
+    TakePlace,
+    Wanted,
+)
+from ec_protocol.tables.timing import Timing
+from ec_protocol.trace import Recorder, Trace
+from tests.recording import beside
+
+START = 1000.0
+READERS: dict[Kind, Wanted] = {"reader": Wanted(working=2, spare=1)}
+SERVER: dict[Kind, Wanted] = {"server": Wanted(working=1, spare=1)}
+BOTH: dict[Kind, Wanted] = {**SERVER, **READERS}
+
+
+class World:
+    """A parent that does what it is told, and whose processes do what a test says."""
+
+    def __init__(self, wanted: Mapping[Kind, Wanted], timing: Timing | None = None) -> None:
+        self.now = START
+        self.timing = timing or Timing()
+        self.records: list[Mapping[str, Any]] = []
+        trace = Trace("parent", lambda: self.now, beside(self.records.append))
+        self.processes = Processes(wanted, self.timing, Recorder(trace))
+        self.running: dict[int, Kind] = {}
+        self.killed: dict[int, str] = {}
+
+    def tick(self, seconds: float = 0.0) -> list[Command]:
+        self.now += seconds
+        commands = self.processes.tick(self.now)
+        for command in commands:
+            if isinstance(command, StartProcess):
+                self.running[command.process] = command.kind
+            elif isinstance(command, KillProcess):
+                assert command.process in self.running
+                self.killed[command.process] = command.reason
+            else:
+                assert self.running[command.process] == command.kind
+        return commands
+
+    def ready(self, *numbers: int) -> list[Command]:
+        """These are ready, or all that were started."""
+        for number in numbers or self.processes.numbers("starting"):
+            self.processes.ready(number, self.now)
+        return self.tick()
+
+    def beat(self, *numbers: int) -> None:
+        for number in numbers or self.running:
+            self.processes.beat(number, self.now)
+
+    def exit(self, number: int) -> list[Command]:
+        del self.running[number]
+        self.killed.pop(number, None)
+        self.processes.exited(number, self.now)
+        return self.tick()
+
+    def live(self, seconds: float) -> list[Command]:
+        """Time passes and all give signs of life."""
+        commands: list[Command] = []
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + self.timing.stall_s / 2)
+            self.beat()
+            commands += self.tick()
+        return commands
+
+    def of(self, state: str, kind: Kind | None = None) -> list[int]:
+        return self.processes.numbers(state, kind)
+
+
+def running(wanted: Mapping[Kind, Wanted]) -> World:
+    """All that are wanted work and stand by."""
+    world = World(wanted)
+    world.tick()
+    world.ready()
+    return world
+
+
+# ------------------------------------------------------------------------- the start
+def test_all_that_are_wanted_are_started_at_once_and_no_more() -> None:
+    world = World(BOTH)
+    started = world.tick()
+    assert started == [
+        StartProcess(1, "server"),
+        StartProcess(2, "server"),
+        StartProcess(3, "reader"),
+        StartProcess(4, "reader"),
+        StartProcess(5, "reader"),
+    ]
+    assert (world.tick(), len(world.processes)) == ([], 5)
+
+
+def test_who_is_ready_first_works_and_the_rest_stands_by() -> None:
+    world = World(BOTH)
+    world.tick()
+    assert world.ready(5) == [TakePlace(5, "reader")]
+    assert world.ready(1, 2, 3, 4) == [TakePlace(1, "server"), TakePlace(3, "reader")]
+    assert (world.of("working"), world.of("spare")) == ([1, 3, 5], [2, 4])
+    assert world.processes.counters["starts"] == 5
+
+
+def test_nothing_of_a_kind_that_is_not_wanted() -> None:
+    world = World({"server": Wanted(0, 0)})
+    assert (world.tick(), world.processes.next_deadline()) == ([], None)
+
+
+def test_ready_is_said_once() -> None:
+    world = running(READERS)
+    with pytest.raises(RemoteProtocolError):
+        world.processes.ready(1, world.now)
+    assert world.of("working") == [1, 2]
+
+
+def test_ready_may_cross_the_kill_on_its_way() -> None:
+    world = World(READERS)
+    world.tick()
+    world.tick(world.timing.start_s)
+    world.processes.ready(1, world.now)
+    assert (world.of("killed"), world.of("spare")) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize("what", ["ready", "beat", "drain", "exited"])
+def test_of_a_process_that_is_not_there_nobody_speaks(what: str) -> None:
+    world = running(READERS)
+    world.exit(1)
+    for number in (1, 99):
+        with pytest.raises(LocalProtocolError, match=f"process {number} is not there"):
+            getattr(world.processes, what)(number, world.now)
+
+
+# --------------------------------------------------------------------- takes a place
+@pytest.mark.clause("EC-14.9")
+def test_a_spare_takes_the_place_of_one_that_exits_and_another_is_started() -> None:
+    world = running(READERS)
+    assert world.exit(1) == [TakePlace(3, "reader"), StartProcess(4, "reader")]
+    assert world.ready() == []
+    assert (world.of("working"), world.of("spare")) == ([2, 3], [4])
+
+
+@pytest.mark.clause("EC-14.9")
+def test_a_reader_that_drains_is_replaced_at_once_and_killed_when_its_grace_is_over() -> None:
+    world = running(READERS)
+    world.processes.drain(1, world.now)
+    assert world.tick() == [TakePlace(3, "reader"), StartProcess(4, "reader")]
+    drain_s = world.timing.drain_s
+    assert world.processes.next_deadline() == START + drain_s
+    assert world.tick(drain_s - 0.001) == []
+    world.now = START + drain_s
+    assert world.tick() == [KillProcess(1, "drained")]
+    assert (world.tick(), world.of("killed")) == ([], [1]), "killed once"
+    assert world.exit(1) == []
+    assert world.processes.counters["killed_drained"] == 1
+    assert world.processes.counters["died"] == 0
+
+
+def test_only_one_that_works_can_drain_and_its_grace_begins_once() -> None:
+    world = World(READERS)
+    world.tick()
+    world.processes.drain(3, world.now)
+    world.ready()
+    world.processes.drain(3, world.now)
+    assert (world.of("spare"), world.of("draining")) == ([3], [])
+    world.processes.drain(1, world.now)
+    world.tick(0.5)
+    world.processes.drain(1, world.now)
+    assert world.tick(0.5) == [KillProcess(1, "drained")]
+    world.processes.drain(1, world.now)
+    assert (world.of("killed"), world.processes.counters["drained"]) == ([1], 1)
+
+
+def test_who_drains_and_stands_still_is_killed_for_whatever_comes_first() -> None:
+    world = World(READERS, Timing(drain_s=10.0))
+    world.tick()
+    world.ready()
+    world.processes.drain(1, world.now)
+    world.beat(2, 3)
+    world.tick(1.5)
+    world.beat(2, 3)
+    assert KillProcess(1, "stalled") in world.tick(0.5)
+
+
+@pytest.mark.clause("EC-14.6")
+@pytest.mark.parametrize("end", ["stalled", "drained"])
+def test_a_server_takes_its_place_when_the_one_before_has_exited(end: str) -> None:
+    """That it was killed proves nothing."""
+    world = running(SERVER)
+    if end == "drained":
+        world.processes.drain(1, world.now)
+        world.now += world.timing.drain_s
+    else:
+        world.now += world.timing.stall_s
+    world.beat(2)
+    assert KillProcess(1, end) in world.tick()
+    for _ in range(50):
+        assert not any(isinstance(c, TakePlace) for c in world.live(1.0))
+        world.ready()
+    assert world.of("working") == []
+    assert TakePlace(2, "server") in world.exit(1)
+
+
+@pytest.mark.clause("EC-14.6")
+def test_not_while_the_one_before_drains_either() -> None:
+    world = running(SERVER)
+    world.processes.drain(1, world.now)
+    assert not any(isinstance(c, TakePlace) for c in world.tick())
+    assert TakePlace(2, "server") in world.exit(1)
+
+
+@pytest.mark.clause("EC-14.6")
+def test_two_spare_servers_do_not_both_take_the_place() -> None:
+    world = World({"server": Wanted(1, 2)})
+    world.tick()
+    assert world.ready() == [TakePlace(1, "server")]
+    assert [c for c in world.exit(1) if isinstance(c, TakePlace)] == [TakePlace(2, "server")]
+    assert world.of("working") == [2]
+
+
+def test_readers_do_not_wait_for_the_exit_of_others() -> None:
+    world = running(READERS)
+    world.now += world.timing.stall_s
+    world.beat(2, 3)
+    assert TakePlace(3, "reader") in world.tick()
+    assert world.of("killed") == [1]
+
+
+# ------------------------------------------------------------------- stalls, starts
+@pytest.mark.clause("EC-14.5")
+@pytest.mark.clause("EC-14.9")
+@pytest.mark.parametrize("wanted", [SERVER, READERS])
+@pytest.mark.parametrize("state", ["working", "spare"])
+def test_one_that_stands_still_is_killed(wanted: Mapping[Kind, Wanted], state: str) -> None:
+    world = running(wanted)
+    number = world.of(state)[0]
+    others = [n for n in world.running if n != number]
+    world.beat()
+    world.tick(world.timing.stall_s - 0.001)
+    world.beat(*others)
+    assert not world.killed
+    assert world.processes.next_deadline() == START + world.timing.stall_s
+    world.now = START + world.timing.stall_s
+    assert world.tick()[0] == KillProcess(number, "stalled")
+    assert world.processes.counters["killed_stalled"] == 1
+
+
+def test_signs_of_life_keep_everybody_and_old_ones_take_nothing_back() -> None:
+    world = running(BOTH)
+    assert world.live(30.0) == []
+    for number in world.running:
+        world.processes.beat(number, START)
+    assert world.tick() == []
+    assert world.processes.next_deadline() == world.now + world.timing.stall_s
+
+
+@pytest.mark.clause("EC-14.9")
+def test_one_that_is_not_ready_in_time_is_killed_and_another_started() -> None:
+    world = World(READERS)
+    world.tick()
+    world.ready(1, 2)
+    assert world.live(world.timing.start_s - 0.001) == []
+    world.now = START + world.timing.start_s
+    world.beat()
+    assert world.tick() == [KillProcess(3, "not_ready"), StartProcess(4, "reader")]
+
+
+def test_signs_of_life_make_nobody_ready() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    assert KillProcess(1, "not_ready") in world.live(world.timing.start_s)
+
+
+def test_while_it_starts_nobody_asks_for_signs_of_life() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    assert world.tick(world.timing.start_s - 0.001) == []
+    assert world.processes.next_deadline() == START + world.timing.start_s
+    world.ready(1)
+    assert world.processes.next_deadline() == world.now + world.timing.stall_s
+
+
+# -------------------------------------------------------------------------- back-off
+def pauses(world: World, count: int, lives_s: float = 0.0) -> list[float]:
+    """How long it takes each time until one that died is started again."""
+    waited = []
+    for _ in range(count):
+        (number,) = world.running
+        world.ready()
+        world.live(lives_s)
+        since = world.now
+        commands = world.exit(number)
+        while not commands:
+            deadline = world.processes.next_deadline()
+            assert deadline is not None
+            assert deadline > world.now
+            assert world.tick(0.5 * (deadline - world.now)) == []
+            world.now = deadline
+            commands = world.tick()
+        waited.append(world.now - since)
+    return waited
+
+
+def test_one_that_dies_again_and_again_is_started_later_and_later() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    expected = [0.0, 0.0, 0.0, *(0.1 * 2**n for n in range(9)), 30.0, 30.0]
+    assert pauses(world, 14) == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_that_dies_for_ever_is_started_for_ever() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    assert pauses(world, 1200)[-1] == pytest.approx(30.0, abs=1e-6)
+
+
+def test_one_that_has_worked_for_a_while_has_not_failed() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    assert pauses(world, 6)[-1] > 0.3
+    # A pause that has begun is kept, and no other one follows.
+    assert pauses(world, 3, lives_s=1.0) == [0.0, 0.0, 0.0]
+    assert pauses(world, 4) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
+
+
+def test_almost_a_second_is_not_enough() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    assert pauses(world, 4, lives_s=0.99) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
+
+
+def test_to_stand_by_is_not_to_work() -> None:
+    """A start that takes long and ends by itself, again and again."""
+    world = World({"reader": Wanted(0, 1)})
+    world.tick()
+    assert pauses(world, 4, lives_s=60.0) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
+
+
+def test_a_parent_that_stood_still_blames_nobody() -> None:
+    world = running(BOTH)
+    world.now += 100.0
+    world.processes.stood_still(100.0)
+    assert world.tick() == []
+    world.now += world.timing.stall_s
+    assert len(world.tick()) >= 5, "but for the time after that"
+
+
+@pytest.mark.parametrize("state", ["starting", "spare", "working", "draining", "killed"])
+def test_a_short_life_counts_in_whatever_state_it_ends(state: str) -> None:
+    world = World({"reader": Wanted(0, 1) if state == "spare" else Wanted(1, 0)})
+    world.tick()
+    followed = []
+    for _ in range(4):
+        (number,) = world.of("starting")
+        if state == "killed":
+            world.tick(world.timing.start_s)
+        elif state != "starting":
+            world.processes.ready(number, world.now)
+            world.processes.tick(world.now)
+            if state == "draining":
+                world.processes.drain(number, world.now)
+        assert number in world.of(state)
+        world.exit(number)
+        followed.append(len(world.of("starting")))
+    assert followed[:3] == [1, 1, 1]
+    assert world.processes._not_before["reader"] == world.now + 0.1
+
+
+def test_a_start_that_fails_at_once_counts_as_a_death() -> None:
+    """No descriptors, no memory: who starts it says that it has exited."""
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    for _ in range(3):
+        (number,) = world.of("starting")
+        world.exit(number)
+        world.tick(1.0)
+    assert world.processes.counters["starts"] == 4
+    assert world.processes.counters["died"] == 3
+
+
+def test_kinds_do_not_wait_for_each_other() -> None:
+    world = running(BOTH)
+    for number in world.of("working", "reader") + world.of("spare", "reader"):
+        world.exit(number)
+    assert world.of("starting", "reader") != []
+    commands = world.exit(1)
+    assert [type(c) for c in commands if c.kind == "server"] == [TakePlace, StartProcess]  # type: ignore[union-attr]
+
+
+def short_lives() -> World:
+    """Three have died at once: after the next one comes a pause."""
+    world = running(READERS)
+    for number in (1, 2, 3):
+        world.exit(number)
+    world.ready(4, 5, 6)
+    return world
+
+
+def test_a_spare_takes_its_place_although_no_start_is_due() -> None:
+    world = short_lives()
+    assert world.exit(4) == [TakePlace(6, "reader")]
+    assert world.of("working") == [5, 6]
+
+
+def test_a_kind_that_lacks_one_has_the_end_of_its_pause_as_deadline() -> None:
+    world = short_lives()
+    world.exit(4)
+    assert world.processes.next_deadline() == world.now + 0.1
+    assert world.tick(0.1) == [StartProcess(7, "reader")]
+    assert world.processes.next_deadline() == START + world.timing.stall_s
+
+
+@pytest.mark.clause("EC-14.4")
+def test_processes_that_cannot_be_ended_do_not_pile_up() -> None:
+    """Killed, and stuck in the kernel: each next one would get stuck too."""
+    world = running(BOTH)
+    for _ in range(50):
+        world.tick(world.timing.stall_s)
+        world.tick(world.timing.start_s)
+    assert len(world.processes) <= 2 * (2 + 3)
+    kinds = list(world.running.values())
+    assert (kinds.count("server"), kinds.count("reader")) == (4, 6)
+    stuck = world.of("killed", "reader")
+    assert len(stuck) == 6
+    deadline = world.processes.next_deadline()
+    assert deadline is None or deadline >= world.now, "nothing to do but to wait"
+    for number in stuck:
+        world.exit(number)
+    world.tick(60.0)
+    assert len(world.of("starting", "reader")) == 3, "all is well when they end after all"
+
+
+# ----------------------------------------------------------------------------- the end
+def test_at_the_end_all_are_killed_and_none_is_started() -> None:
+    world = running(BOTH)
+    world.processes.drain(3, world.now)
+    world.tick()
+    world.processes.stop()
+    assert world.tick() == [KillProcess(n, "at_the_end") for n in sorted(world.running)]
+    assert world.processes.next_deadline() is None
+    for number in list(world.running):
+        assert world.exit(number) == []
+    world.tick(1000.0)
+    assert (len(world.processes), world.running) == (0, {})
+
+
+def test_at_the_end_nobody_waits_for_a_start_that_will_not_be() -> None:
+    world = short_lives()
+    world.exit(4)
+    world.processes.stop()
+    world.tick()
+    world.now += 60.0
+    assert world.processes.next_deadline() is None
+
+
+def test_nobody_takes_a_place_at_the_end() -> None:
+    world = World(SERVER)
+    world.tick()
+    world.processes.ready(1, world.now)
+    world.processes.stop()
+    assert world.tick() == [KillProcess(1, "at_the_end"), KillProcess(2, "at_the_end")]
+
+
+# ------------------------------------------------------------------------------ traces
+@pytest.mark.clause("EC-1.3")
+def test_every_move_is_recorded_under_its_action() -> None:
+    world = running(READERS)
+    world.processes.drain(1, world.now)
+    world.tick(world.timing.drain_s)
+    world.exit(1)
+    actions = [record["action"] for record in world.records]
+    assert set(actions) == {
+        "StartProcess",
+        "ProcessReady",
+        "TakePlace",
+        "DrainProcess",
+        "KillProcess",
+        "Exited",
+    }
+    fired = {
+        (record["action"], item["lifecycle"], item["event"])
+        for record in world.records
+        for item in record["fired"]
+    }
+    assert fired == {
+        ("ProcessReady", "process", "ready"),
+        ("TakePlace", "process", "take"),
+        ("DrainProcess", "process", "drain"),
+        ("KillProcess", "process", "kill"),
+        ("Exited", "process", "exited"),
+    }
+    first = world.records[0]["vars"]["process:1"]
+    assert first == {"state": "starting", "kind": "reader"}
