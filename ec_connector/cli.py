@@ -332,6 +332,31 @@ def events(
         subscriber.close()
 
 
+@app.command()
+def keygen(
+    name: Annotated[
+        str, typer.Argument(help="Path of the two files without their endings, such as keys/enc0.")
+    ],
+) -> None:
+    """Make the keys of one instance: NAME.key for its peers, NAME.key_secret for itself.
+
+    Give the secret file to that instance alone (ec_key_file), and the public one to those
+    that it talks to (ec_peer_keys). Nothing is overwritten.
+    """
+    if not importlib.util.find_spec("zmq"):
+        _fail("keys need pyzmq", "install it with: pip install 'ec-connector[nixl]'", False)
+    import zmq
+
+    from ec_connector.config.keyfiles import KeyPair, write_key_pair
+
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    try:
+        files = write_key_pair(name, KeyPair(public, secret))
+    except ECError as error:
+        _fail(str(error), "", False)
+    typer.echo(f"{files[0]}: for its peers, in ec_peer_keys\n{files[1]}: its own, as ec_key_file")
+
+
 def _parse_runs(text: str) -> list[RunName]:
     """The runs named on the command line, in the order given, each once."""
     from ec_connector.demo.report import RUN_NAMES

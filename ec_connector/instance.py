@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ec_connector.clock import boottime
+from ec_connector.config.keyfiles import KeyList, check_key_file
 from ec_connector.config.peers import AllowedPeers
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.region.shared import SharedRegion
+from ec_protocol.announcements import PeerRules
 from ec_protocol.engine import Engine
 from ec_protocol.items import Item
 from ec_protocol.trace import NdjsonSink, Trace
 
 if TYPE_CHECKING:
     from ec_connector.processes.engine import DataProcesses
+
+
+logger = logging.getLogger(__name__)
 
 
 class SchedulerInstance:
@@ -38,7 +44,8 @@ class SchedulerInstance:
         scheduler: The delegate.
 
     Raises:
-        ECError: See ``DataProcesses.start``; nothing is left running.
+        ECError: A file with keys cannot be used, or see ``DataProcesses.start``; nothing is
+            left running.
     """
 
     def __init__(
@@ -52,6 +59,13 @@ class SchedulerInstance:
         engine_id: str = "engine",
         clock: Callable[[], float] = boottime,
     ) -> None:
+        if config.key_file is not None:
+            check_key_file(config.key_file)
+        elif config.side_channel is not None and config.insecure_control:
+            logger.warning(
+                "ec_insecure_control: whoever reaches %s:%s can read the whole region",
+                *config.side_channel,
+            )
         self._sink = NdjsonSink(config.trace_file) if config.trace_file else None
         trace = Trace(engine_id, clock, self._sink) if self._sink else None
         self.node = Engine(
@@ -60,7 +74,10 @@ class SchedulerInstance:
             role=config.role,
             ranks=world_size,
             timing=config.timing,
-            allowed=AllowedPeers(config.allowed_peers).allows,
+            peers=PeerRules(
+                allowed=AllowedPeers(config.allowed_peers).allows,
+                known=KeyList(config.peer_keys).knows if config.peer_keys is not None else None,
+            ),
             trace=trace,
         )
         self.data: DataProcesses | None = None

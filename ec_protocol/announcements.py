@@ -6,9 +6,10 @@ A producer announces, per ``mm_hash``, metadata and address together or neither:
     {"<mm_hash>": {"item_indices": [0], "metadata": {…}, "peer_host": "10.0.0.7",
                    "peer_port": 5601, "size_bytes": 8192, "shape": [16, 128]}}
 
-A request brings such a mapping to a consumer. It comes from outside: it may be of any
-type and any size, and may name any host. Reading it never raises; what cannot be used
-is a reason, and the request encodes for itself (EC-11.4).
+where peers have keys with ``peer_key``, the producer's public one (EC-15.3). A request
+brings such a mapping to a consumer. It comes from outside: it may be of any type and any
+size, and may name any host. Reading it never raises; what cannot be used is a reason, and
+the request encodes for itself (EC-11.4).
 """
 
 from __future__ import annotations
@@ -28,8 +29,31 @@ from ec_protocol.tier.holds import HoldTable
 #: What a host's name or address is made of.
 HOST: Final = re.compile(r"[A-Za-z0-9_.:%\-\[\]]{1,255}")
 
-#: Says whether a request may send us to a host.
-Allowed = Callable[[str], bool]
+#: The digits of Z85 (ZeroMQ's RFC 32), in which public keys are written.
+_Z85: Final = {
+    digit: value
+    for value, digit in enumerate(
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    )
+}
+#: A public key of CURVE has 32 bytes; five digits stand for four of them.
+_KEY_CHARS: Final = 40
+
+#: Host and port of a producer's control socket, and its public key where peers have keys.
+Address = tuple[str, int] | tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRules:
+    """Whom a request may have us read from.
+
+    Attributes:
+        allowed: Says whether a request may send us to a host; None allows every one.
+        known: Says whether a public key is in our list; None: peers have no keys.
+    """
+
+    allowed: Callable[[str], bool] | None = None
+    known: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +63,21 @@ class Source:
     Attributes:
         host: Control host of the producer.
         port: Its control port.
+        key: Its public key; ``""`` where peers have none.
     """
 
     host: str
     port: int
+    key: str = ""
+
+    @property
+    def address(self) -> Address:
+        """Where to connect to. With another key it is another address."""
+        return (self.host, self.port, self.key) if self.key else (self.host, self.port)
 
 
 def read_source(
-    announced: object, item: Item, capacity: int, allowed: Allowed | None = None
+    announced: object, item: Item, capacity: int, rules: PeerRules | None = None
 ) -> Source | str:
     """Where ``announced`` says that the encoding of ``item`` is, or why that is of no use.
 
@@ -54,7 +85,7 @@ def read_source(
         announced: Of any type.
         item: What the request itself expects.
         capacity: Bytes of our region.
-        allowed: Hosts that may be connected to; None allows every one.
+        rules: Whom we may read from; None: anybody who has no key.
 
     Returns:
         The source; ``"absent"`` when there is none; or another short reason, which is
@@ -74,10 +105,15 @@ def read_source(
         return "bad_mm_hash"
     if not isinstance(host, str) or not HOST.fullmatch(host):
         return "bad_peer_host"
-    if allowed is not None and not allowed(host):
+    rules = PeerRules() if rules is None else rules
+    if rules.allowed is not None and not rules.allowed(host):
         return "foreign_peer_host"
     if not _is_int(port) or not 1 <= port <= 65535:
         return "bad_peer_port"
+    key = said.get("peer_key")
+    refused = _refuse_key(key, rules)
+    if refused is not None:
+        return refused
     if not _is_int(size) or size <= 0:
         return "bad_size_bytes"
     if size != item.nbytes:
@@ -91,19 +127,47 @@ def read_source(
         or tuple(shape) != item.shape
     ):
         return "shape_contradicts_request"
-    return Source(host.strip("[]"), port)
+    return Source(host.strip("[]"), port, key or "")
 
 
-def announcement(item: Item, entry: Entry, address: tuple[str, int]) -> dict[str, Any]:
+def _refuse_key(key: object, rules: PeerRules) -> str | None:
+    """Why a producer with this key is not read from (EC-15.3)."""
+    if rules.known is None:
+        # It would not even shake hands with us.
+        return None if key is None else "unexpected_peer_key"
+    if key is None:
+        return "no_peer_key"
+    if not is_public_key(key):
+        return "bad_peer_key"
+    return None if rules.known(key) else "foreign_peer_key"
+
+
+def is_public_key(text: object) -> TypeGuard[str]:
+    """Whether something is a public key of CURVE, as text."""
+    if not isinstance(text, str) or len(text) != _KEY_CHARS or not _Z85.keys() >= set(text):
+        return False
+    groups = (text[start : start + 5] for start in range(0, _KEY_CHARS, 5))
+    # Five digits could say a little more than four bytes can.
+    return all(_number(group) < 1 << 32 for group in groups)
+
+
+def _number(digits: str) -> int:
+    number = 0
+    for digit in digits:
+        number = number * len(_Z85) + _Z85[digit]
+    return number
+
+
+def announcement(item: Item, entry: Entry, address: Address) -> dict[str, Any]:
     """What is said of an encoding that ``address`` will serve."""
-    host, port = address
-    return {
+    said: dict[str, Any] = {
         "metadata": dict(item.metadata),
-        "peer_host": host,
-        "peer_port": port,
+        "peer_host": address[0],
+        "peer_port": address[1],
         "size_bytes": entry.nbytes,
         "shape": list(entry.shape or item.shape),
     }
+    return {**said, "peer_key": address[2]} if len(address) == 3 else said
 
 
 class Announcer:
@@ -127,7 +191,7 @@ class Announcer:
         self._counters = counters
 
     def announce(
-        self, items: Sequence[Item], address: tuple[str, int] | None, now: float
+        self, items: Sequence[Item], address: Address | None, now: float
     ) -> dict[str, dict[str, Any]]:
         """See ``Node.announce``."""
         announced: dict[str, dict[str, Any]] = {}
@@ -140,7 +204,7 @@ class Announcer:
             announced[item.mm_hash]["item_indices"].append(index)
         return announced
 
-    def _say(self, item: Item, address: tuple[str, int] | None, now: float) -> dict[str, Any]:
+    def _say(self, item: Item, address: Address | None, now: float) -> dict[str, Any]:
         entry = self._copies.tier.get(item.mm_hash)
         if (
             address is None

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from ec_protocol.announcements import Allowed, Announcer, read_source
+from ec_protocol.announcements import Address, Announcer, PeerRules, read_source
 from ec_protocol.errors import ConfigError
 from ec_protocol.items import Item
 from ec_protocol.parts import Parts
@@ -50,7 +50,7 @@ class Engine:
         role: What the instance does.
         ranks: Ranks that load; rank 0 is the one that saves.
         timing: Timers.
-        allowed: Says whether a request may send us to a host; None allows every one.
+        peers: Whom a request may have us read from; None: anybody who has no key.
         hold_share: Share of the region that holds may keep (EC-3.6).
         trace: Where actions are recorded; None records nothing.
         parts: Classes of what the node is made of; tests put others in.
@@ -78,7 +78,7 @@ class Engine:
         role: Role = "both",
         ranks: int = 1,
         timing: Timing | None = None,
-        allowed: Allowed | None = None,
+        peers: PeerRules | None = None,
         hold_share: float = 0.5,
         trace: Trace | None = None,
         parts: Parts | None = None,
@@ -91,7 +91,7 @@ class Engine:
         self.timing = Timing() if timing is None else timing
         self.online = True
         self.counters: Counter[str] = Counter()
-        self._allowed = allowed
+        self._peers = peers
         parts = Parts() if parts is None else parts
         self.tier = parts.tier(blocks, block_bytes, trace)
         self.holds = parts.holds(self.tier, hold_share)
@@ -144,15 +144,14 @@ class Engine:
         if waiters is None:
             return "failed"
         capacity = self.tier.num_blocks * self.tier.block_size_bytes
-        source = read_source(announced, item, capacity, self._allowed)
+        source = read_source(announced, item, capacity, self._peers)
         if isinstance(source, str):
             self.counters[f"params_{source}"] += 1
             return "failed"
         if not self.online:
             self.counters["fetches_without_pump"] += 1
             return "failed"
-        peer = (source.host, source.port)
-        return waiters.fetch(item.mm_hash, peer, item.nbytes, item.shape, waiter, now)
+        return waiters.fetch(item.mm_hash, source.address, item.nbytes, item.shape, waiter, now)
 
     def _from_tier(self, item: Item, entry: Entry, waiter: str, now: float) -> Availability:
         if self.contradicts(item):
@@ -230,7 +229,7 @@ class Engine:
 
     # ------------------------------------------------------------- announcements
     def announce(
-        self, items: Sequence[Item], address: tuple[str, int] | None, now: float
+        self, items: Sequence[Item], address: Address | None, now: float
     ) -> dict[str, dict[str, Any]]:
         """What others are told of a request's encodings, which are held for them.
 

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 from zlib import crc32
 
+from ec_protocol.announcements import Address
 from ec_protocol.tables.dispatch import LOAN, Dispatcher
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry, Writer
-from ec_protocol.waiters import Address, Wanted
+from ec_protocol.waiters import Wanted
 
 #: Loans that may be open at once; beyond it requests encode locally.
 MAX_LOANS: Final = 1024

@@ -20,13 +20,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ec_protocol.announcements import Address
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.deferral import Deferrals
 from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.holds import HoldTable
 
-#: Host and port of a producer's control socket.
-Address = tuple[str, int]
 FetchState = Literal["pending", "failed"]
 
 

@@ -238,7 +238,7 @@ def _produce(
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         answer = _by_hand(names, nbytes)
         places = [node.place(name) for name in names]
-        pipe.send(Offer(address, port, names, nbytes, metadata, places))
+        pipe.send(Offer(address[:2], port, names, nbytes, metadata, places))
         while not _parent_left(pipe):
             _step(engine, step_s)
             while socket.poll(0):

@@ -137,7 +137,7 @@ def _idle(producer: peers.Node, consumer: peers.Node, seconds: float) -> list[Ro
     if address is None:
         raise RuntimeError("nobody serves")
     producer.put("idle", _NBYTES, 1)
-    consumer.fetch("idle", address, _NBYTES)
+    consumer.fetch("idle", address[:2], _NBYTES)
     time.sleep(1.5)  # past the grant's linger and the notice's second
     before = _cpu_s()
     time.sleep(seconds)
@@ -214,7 +214,7 @@ def _until_served(producer: peers.Node, consumer: peers.Node, name: str) -> None
         address = producer.data.address
         if address is not None:
             try:
-                consumer.fetch(name, address, _NBYTES)
+                consumer.fetch(name, address[:2], _NBYTES)
             except RuntimeError:
                 consumer.forget()
             else:

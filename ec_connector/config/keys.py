@@ -91,6 +91,32 @@ def _keys() -> dict[str, Key]:
             values_of.peers,
         ),
         Key(
+            "ec_key_file",
+            "str",
+            None,
+            "This instance's own keys, as `ec-connector keygen` writes them (the `.key_secret`). "
+            "With them peers authenticate each other and what they say is encrypted (CURVE). Only "
+            "its owner may read the file. Needs ec_peer_keys.",
+            values_of.path,
+        ),
+        Key(
+            "ec_peer_keys",
+            "str",
+            None,
+            "Public keys of the instances that may read from this one, and that this one reads "
+            "from: a folder of `.key` files, or one file of all of them. A change counts within a "
+            "second. Needs ec_key_file.",
+            values_of.path,
+        ),
+        Key(
+            "ec_insecure_control",
+            "bool",
+            False,
+            "Producer: serve other hosts without keys. Whoever reaches the control socket can then "
+            "read the whole region: for a network that nobody else is on.",
+            values_of.flag,
+        ),
+        Key(
             "ec_advertised_host",
             "str",
             None,

@@ -9,6 +9,26 @@ from collections.abc import Sequence
 from ec_protocol.announcements import HOST
 
 
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address and needs no looking up."""
+    return _address(host) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is an address that no other host can reach."""
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    # An IPv4 address in IPv6's clothes is that one.
+    return getattr(address, "ipv4_mapped", None) or address
+
+
 class AllowedPeers:
     """Hosts that a request may send us to; without any rule every host is.
 
@@ -40,8 +60,7 @@ class AllowedPeers:
             return True
         if host.lower() in self._names:
             return True
-        try:
-            address = ipaddress.ip_address(host.strip("[]"))
-        except ValueError:
+        address = _address(host)
+        if address is None:
             return False
         return any(address in network for network in self._networks)

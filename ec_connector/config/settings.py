@@ -20,6 +20,7 @@ from typing import Any, Final, get_args
 
 from ec_connector.config import values as values_of
 from ec_connector.config.keys import KEYS
+from ec_connector.config.peers import is_address, is_loopback
 from ec_protocol.engine import Role
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.tables.timing import Timing, timer_specs
@@ -86,6 +87,9 @@ class ECConfig:
             the model's configuration tells.
         events: Where events are published; None publishes none.
         server_maps_writable: Whether the serving process may write the region.
+        key_file: This instance's own keys; None: peers have no keys.
+        peer_keys: The public keys of its peers; None likewise.
+        insecure_control: Whether strangers on other hosts may read from here.
     """
 
     role: Role
@@ -103,6 +107,9 @@ class ECConfig:
     encoder_widths: Mapping[str, int] = field(default_factory=dict)
     events: EventSettings | None = None
     server_maps_writable: bool = False
+    key_file: str | None = None
+    peer_keys: str | None = None
+    insecure_control: bool = False
 
     @classmethod
     def parse(
@@ -150,17 +157,22 @@ class ECConfig:
         }
         enable_nixl: bool = values["ec_enable_nixl"]
         side_channel = None
+        _check_keys(values)
         advertised = _advertised(values, dp_rank)
         if enable_nixl:
             _require_peer_to_peer()
             if checked_role != "consumer":
                 side_channel = _side_channel(os.environ if environ is None else environ, dp_rank)
                 _check_announced(side_channel[0], advertised[0])
+                _check_exposed(side_channel[0], values)
         return cls(
             role=checked_role,
             cpu_bytes=values["ec_cpu_bytes"],
             enable_nixl=enable_nixl,
             server_maps_writable=values["ec_server_maps_writable"],
+            key_file=values["ec_key_file"],
+            peer_keys=values["ec_peer_keys"],
+            insecure_control=values["ec_insecure_control"],
             nixl_backends=values["ec_nixl_backends"],
             peer_quota=values["ec_peer_quota"],
             grant_quota=values["ec_grant_quota"],
@@ -261,6 +273,44 @@ def _check_announced(bound: str, advertised: str | None) -> None:
             f"{HOST_VARIABLE}={bound!r}: every interface is bound, so no address is known to "
             "announce to consumers; set ec_advertised_host to one that they can reach, or "
             f"{HOST_VARIABLE} to this host's own"
+        )
+
+
+def _check_keys(values: Mapping[str, Any]) -> None:
+    """Both or none: keys that everybody's would do for prove nothing."""
+    own, peers = values["ec_key_file"], values["ec_peer_keys"]
+    if own is None and peers is None:
+        return
+    if own is None:
+        raise ConfigError(
+            f"ec_peer_keys={peers!r}: a key of this instance's own is missing; make one with "
+            "`ec-connector keygen`, and set ec_key_file too"
+        )
+    if peers is None:
+        raise ConfigError(
+            f"ec_key_file={own!r}: whose keys are let in is missing; set ec_peer_keys to a folder "
+            "with the .key files of this instance's peers"
+        )
+    if not values["ec_enable_nixl"]:
+        raise ConfigError(
+            f"ec_key_file={own!r}: keys are for peer-to-peer; set ec_enable_nixl to true, or "
+            "remove ec_key_file and ec_peer_keys"
+        )
+
+
+def _check_exposed(bound: str, values: Mapping[str, Any]) -> None:
+    """Strangers of other hosts are served only if somebody said so (EC-15.5).
+
+    What a name means is judged where it is bound.
+    """
+    known = values["ec_key_file"] is not None or values["ec_insecure_control"]
+    given = bound in values_of.WILDCARDS or is_address(bound)
+    if given and not known and not is_loopback(bound):
+        raise ConfigError(
+            f"{HOST_VARIABLE}={bound!r}: other hosts could read the whole region without keys. "
+            "Make keys with `ec-connector keygen` and set ec_key_file and ec_peer_keys, here and "
+            "on those who read from here; or, on a network that nobody else is on, set "
+            "ec_insecure_control to true"
         )
 
 

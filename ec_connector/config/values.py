@@ -92,7 +92,7 @@ def gate(key: str, value: object) -> bool:
 
 
 def flag(key: str, value: object) -> bool:
-    """A switch that is on by default: a typing error must not switch it off."""
+    """A switch of which a typing error must decide nothing."""
     word = str(value).lower() if isinstance(value, str | bool | int) else ""
     if word in _TRUE:
         return True

@@ -29,10 +29,11 @@ class PumpStats:
             "read": deque(maxlen=_SAMPLES),
         }
 
-    def count(self, what: str, by: int = 1) -> None:
-        """Add to a counter."""
+    def count(self, what: str, by: int = 1) -> int:
+        """Add to a counter; what it is then."""
         with self._lock:
             self._counts[what] += by
+            return self._counts[what]
 
     def malformed(self, what: str, error: Exception) -> None:
         """Count a message that was none; every so often it is logged as well."""

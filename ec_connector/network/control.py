@@ -11,8 +11,8 @@ delivered to the next one at the same address (EC-9.1).
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import socket
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +21,13 @@ from typing import Any, Final, NamedTuple
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from ec_connector.network.names import Addresses, Names, is_address
+from ec_connector.config.keyfiles import KeyPair
+from ec_connector.config.peers import is_address
+from ec_connector.network.binding import BindError, ControlPlaneError, address_to_bind
+from ec_connector.network.identity import Door, OpenDoor, authenticate
+from ec_connector.network.names import Addresses, Names
 from ec_protocol.announcements import HOST
-from ec_protocol.errors import ConfigError, ECError
+from ec_protocol.errors import ConfigError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
 from ec_protocol.tables.timing import Timing
@@ -42,22 +46,19 @@ _BURST: Final = 64
 _FRAME_SLACK: Final = 1024
 
 _HEARD: Final = {zmq.EVENT_HANDSHAKE_SUCCEEDED}
+#: Why a connection is lost that was never made.
+_REFUSED: Final[dict[int, str]] = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it has no key and we do, or another one, or it has one "
+    "and we have none (ec_key_file)",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "our key is not in its ec_peer_keys",
+}
+_REFUSED[zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL] = _REFUSED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
 _LOST: Final = {
     zmq.EVENT_DISCONNECTED,
     zmq.EVENT_CLOSED,
     zmq.EVENT_CONNECT_RETRIED,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    *_REFUSED,
 }
-
-
-class ControlPlaneError(ECError):
-    """The control plane cannot do what it was asked."""
-
-
-class BindError(ControlPlaneError, ConfigError):
-    """The control socket cannot be bound; the message names address and fix."""
 
 
 class PeerAddressError(ControlPlaneError, ConfigError):
@@ -65,10 +66,17 @@ class PeerAddressError(ControlPlaneError, ConfigError):
 
 
 class Arrived(NamedTuple):
-    """One message: who sent it (peer or identity) and the frames after the identity."""
+    """One message.
+
+    Attributes:
+        source: Where an answer goes: the peer, or the identity that its socket chose.
+        frames: What follows the identity.
+        who: Who has sent it, as far as that is known (EC-15.1); a client knows whom it asked.
+    """
 
     source: Any
     frames: list[bytes]
+    who: bytes = b""
 
 
 def _endpoint(host: str, port: int) -> str:
@@ -81,7 +89,7 @@ def check_peer(peer: PeerKey) -> None:
     Raises:
         PeerAddressError: Names the part that is wrong.
     """
-    host, port = peer
+    host, port = peer[:2]
     if not isinstance(host, str) or not HOST.fullmatch(host) or "[" in host or "]" in host:
         raise PeerAddressError(f"peer host {host!r:.80}: expected a host name or an IP address")
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
@@ -113,20 +121,26 @@ class ControlServer:
         host: Interface name, host name or address to bind; also what is announced.
         port: Port; 0 takes a free one.
         timing: Heartbeats.
+        door: Lets peers in, and says who they are; closed with this.
+        anywhere: Whether another address than a loopback one may be bound (EC-15.5).
 
     Raises:
         BindError: In use, not ours to bind, or no such host.
     """
 
-    def __init__(self, context: zmq.Context[Any], host: str, port: int, timing: Timing) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        host: str,
+        port: int,
+        timing: Timing,
+        *,
+        door: Door | None = None,
+        anywhere: bool = False,
+    ) -> None:
         self.host = host
-        if not 0 <= port <= 65535:
-            # ZMQ would bind it modulo 65536.
-            raise BindError(
-                f"control socket on {host}:{port}: expected a port from 0 to 65535; set "
-                "VLLM_EC_SIDE_CHANNEL_PORT"
-            )
-        address = _bindable(host)
+        self._door = OpenDoor() if door is None else door
+        address = address_to_bind(host, port, anywhere=anywhere)
         self._socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         _heartbeats(self._socket, timing)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -134,9 +148,10 @@ class ControlServer:
         self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_REQUEST_BYTES + _FRAME_SLACK)
         self._socket.setsockopt(zmq.IPV6, int(":" in address))
         try:
+            self._door.guard(context, self._socket)
             self._socket.bind(_endpoint(address, port))
         except (zmq.ZMQError, OSError) as exc:
-            self._socket.close()
+            self.close()
             raise BindError(
                 f"control socket on {host}:{port}: {exc}. Set VLLM_EC_SIDE_CHANNEL_HOST to an "
                 "address of this host and VLLM_EC_SIDE_CHANNEL_PORT to a port that is free"
@@ -147,13 +162,20 @@ class ControlServer:
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What to poll for input."""
-        return [self._socket]
+        return [self._socket, *self._door.sockets]
 
     def receive(self) -> list[Arrived]:
-        """What has come, at most one burst."""
-        return [
-            Arrived(frames[0], frames[1:]) for frames in _receive(self._socket) if len(frames) > 0
-        ]
+        """What has come from peers that may send anything, at most one burst."""
+        self._door.turn()
+        arrived: list[Arrived] = []
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_BURST):
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                who = self._door.who(frames[-1])
+                if who is not None:
+                    identity, *rest = (frame.bytes for frame in frames)
+                    arrived.append(Arrived(identity, rest, who))
+        return arrived
 
     def send(self, identity: bytes, payload: bytes) -> bool:
         """Answer a peer.
@@ -169,20 +191,9 @@ class ControlServer:
         return True
 
     def close(self) -> None:
-        """Close the socket. May be called twice."""
+        """Close the socket and its door. May be called twice."""
+        self._door.close()
         self._socket.close()
-
-
-def _bindable(host: str) -> str:
-    """ZMQ binds addresses and interface names only: look a host name up first."""
-    if host == "*" or is_address(host):
-        return host
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return host  # perhaps an interface; if not, bind says what is wrong
-    addresses = [str(item[4][0]) for item in found]
-    return next((address for address in addresses if ":" not in address), addresses[0])
 
 
 class _Connection:
@@ -201,6 +212,8 @@ class _Connection:
         timing: Timing,
         *,
         give_up_at: float,
+        pair: KeyPair | None,
+        key: str,
     ) -> None:
         self.address = address
         self.give_up_at: float | None = give_up_at
@@ -212,6 +225,8 @@ class _Connection:
             self.socket.setsockopt(zmq.RCVHWM, _ACK_HIGH_WATER)
             self.socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_ACK_BYTES + _FRAME_SLACK)
             self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+            if pair is not None:
+                authenticate(self.socket, pair, key)
             self.monitor = self.socket.get_monitor_socket()
             self.socket.connect(_endpoint(address, port))
         except zmq.ZMQError:
@@ -249,12 +264,25 @@ class ControlClient:
         context: The process's ZMQ context.
         timing: Heartbeats; also the time a connection may take to be made.
         names: Looks host names up.
+        pair: Our keys; with them we talk to those only whose key we are told (EC-15.3).
+
+    Attributes:
+        refused: Handshakes that failed.
     """
 
-    def __init__(self, context: zmq.Context[Any], timing: Timing, names: Names) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        timing: Timing,
+        names: Names,
+        *,
+        pair: KeyPair | None = None,
+    ) -> None:
+        self.refused = 0
         self._context = context
         self._timing = timing
         self._names = names
+        self._pair = pair
         self._connections: dict[PeerKey, _Connection] = {}
         self._waiting: dict[PeerKey, _Waiting] = {}
         self._unreachable: deque[PeerKey] = deque()
@@ -288,7 +316,11 @@ class ControlClient:
             self._connect(peer, addresses, give_up_at)
 
     def _connect(self, peer: PeerKey, addresses: Addresses, give_up_at: float) -> None:
-        host, port = peer
+        host, port, *keys = peer
+        if (self._pair is None) == bool(keys):
+            # Neither would shake hands; and nothing goes out in clear that need not.
+            self._cannot(peer, _REFUSED[zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL])
+            return
         avoid = self._avoid.get(host)
         address = next((a for a in addresses if a != avoid), avoid if addresses else None)
         if address is None:
@@ -296,13 +328,19 @@ class ControlClient:
             return
         try:
             self._connections[peer] = _Connection(
-                self._context, address, port, self._timing, give_up_at=give_up_at
+                self._context,
+                address,
+                port,
+                self._timing,
+                give_up_at=give_up_at,
+                pair=self._pair,
+                key="".join(keys),
             )
         except zmq.ZMQError as exc:
             self._cannot(peer, exc)
 
     def _cannot(self, peer: PeerKey, why: object) -> None:
-        logger.warning("cannot connect to %s:%s: %s", *peer, why)
+        logger.warning("cannot connect to %s:%s: %s", *peer[:2], why)
         self._unreachable.append(peer)
 
     def _look_up(self, now: float) -> None:
@@ -340,7 +378,7 @@ class ControlClient:
         try:
             connection.socket.send_multipart([b"", payload], zmq.NOBLOCK)
         except zmq.ZMQError as exc:
-            logger.info("request to %s:%s dropped: %s", *peer, exc)
+            logger.info("request to %s:%s dropped: %s", *peer[:2], exc)
             return False
         return True
 
@@ -364,6 +402,9 @@ class ControlClient:
                     connection.give_up_at = None
                     result.append((peer, True))
                 elif event in _LOST:
+                    if event in _REFUSED:
+                        self.refused += 1
+                        logger.warning("cannot read from %s:%s: %s", *peer[:2], _REFUSED[event])
                     result.append((peer, False))
                     self._try_another(peer[0], connection)
                     break

@@ -7,7 +7,6 @@ look a name up on the one thread that moves everybody's messages, is given addre
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import queue
@@ -15,6 +14,8 @@ import socket
 import threading
 from collections.abc import Callable
 from typing import Final
+
+from ec_connector.config.peers import is_address
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +42,6 @@ def look_up(name: str) -> Addresses:
     addresses = dict.fromkeys(str(item[4][0]) for item in found)
     # Producers that are given a name bind its IPv4 address, if it has one.
     return tuple(sorted(addresses, key=lambda address: ":" in address))
-
-
-def is_address(host: str) -> bool:
-    """Whether a host is an IP address and needs no looking up."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class Names:

@@ -25,7 +25,7 @@ from ec_connector.events.codec import (
     unpack_number,
 )
 from ec_connector.events.log import MAX_BATCH, Told, as_events
-from ec_connector.network.control import BindError
+from ec_connector.network.binding import BindError
 from ec_protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:

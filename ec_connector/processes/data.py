@@ -95,7 +95,7 @@ def _work(spec: DataSpec, loop: Loop, parent: Channel, engine: Channel) -> None:
     else:
         work = Server(spec, engine, server, memory.address, trace=_trace(spec))
         host, port = work.address or ("", 0)
-        parent.say(words.Working(host, port, work.bound))
+        parent.say(words.Working(host, port, work.bound, work.key))
     loop.run(work)
     work.goodbye()
 

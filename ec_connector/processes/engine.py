@@ -38,6 +38,7 @@ from ec_connector.processes.spec import (
     command,
     write_spec,
 )
+from ec_protocol.announcements import Address, Source
 from ec_protocol.engine import Engine
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.offers.table import (
@@ -131,7 +132,7 @@ class DataProcesses:
         self._poll = select.poll()
         self._parent: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._address: tuple[str, int] | None = None
+        self._address: Address | None = None
         self._starting = False
         self._fatal = False
         self._troubles: deque[str] = deque(maxlen=_TROUBLES)
@@ -234,7 +235,7 @@ class DataProcesses:
 
     # ------------------------------------------------------------------------- the hooks
     @property
-    def address(self) -> tuple[str, int] | None:
+    def address(self) -> Address | None:
         """Where consumers reach this producer; None while nobody serves."""
         return self._address
 
@@ -311,7 +312,7 @@ class DataProcesses:
             self.link.reader_works(up.process, channel)
             return
         self.link.server_works(up.process, channel)
-        self._address = (up.host, up.port) if up.port else None
+        self._address = Source(up.host, up.port, up.key).address if up.port else None
         if up.bound and self._spec.bind is not None:
             # Whoever serves after it is to be found where it was.
             bind = (self._spec.bind[0], up.bound)

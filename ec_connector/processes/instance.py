@@ -54,6 +54,9 @@ def instance_spec(
             buffer=events.buffer,
             queue=events.queue,
         ),
+        key_file=config.key_file,
+        peer_keys=config.peer_keys,
+        insecure=config.insecure_control,
         readers=READERS if config.consumes else 0,
         trace_file=config.trace_file,
     )

@@ -183,14 +183,17 @@ class Link:
                         channel.say(words.TakeBack(what.loan_id))
                     continue
                 wanted = what.loan.wanted
+                host, port, *key = wanted.source
                 said = channel is not None and channel.say(
                     words.Lend(
                         what.loan.loan_id,
                         wanted.mm_hash,
-                        *wanted.source,
+                        host,
+                        port,
                         wanted.nbytes,
                         list(what.loan.entry.extents),
                         wanted.deadline,
+                        *key,
                     )
                 )
                 if not said:

@@ -212,7 +212,7 @@ class _Parent:
             # Whoever serves after it is to be found where it was.
             bind = (self.instance.bind[0], message.bound)
             self.instance = msgspec.structs.replace(self.instance, bind=bind)
-        where = (message.host, message.port, message.bound)
+        where = (message.host, message.port, message.bound, message.key)
         up = words.Up(child.number, child.kind, child.popen.pid, *where)
         self._say(up, child.engine_end.fileno(), child.pidfd, child.status.shared.fd)
 

@@ -9,12 +9,14 @@ from typing import Any, Final
 import zmq
 
 from ec_connector.clock import boottime
+from ec_connector.config.keyfiles import read_key_pair
 from ec_connector.engine.stats import PumpStats
 from ec_connector.network.data.base import DataPlaneReader
 from ec_connector.network.names import Names
 from ec_connector.processes.channel import Channel
 from ec_connector.processes.reading import TICK_S, Reading
 from ec_connector.processes.spec import DataSpec
+from ec_protocol.announcements import Source
 from ec_protocol.p2p import words
 from ec_protocol.p2p.reader import Reader
 from ec_protocol.trace import Trace
@@ -80,6 +82,7 @@ class ReaderWork:
             clock=clock,
             stats=self._stats,
             tick_s=tick_s,
+            pair=None if instance.key_file is None else read_key_pair(instance.key_file),
         )
 
     @property
@@ -96,7 +99,7 @@ class ReaderWork:
                 self.reader.lend(
                     message.loan,
                     message.mm_hash,
-                    (message.host, message.port),
+                    Source(message.host, message.port, message.key).address,
                     message.nbytes,
                     message.extents,
                     message.deadline,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import zmq
 
+from ec_connector.config.keyfiles import KeyPair
 from ec_connector.engine.stats import PumpStats
 from ec_connector.network.control import ControlClient
 from ec_connector.network.data.base import DataPlaneError, DataPlaneReader
@@ -51,6 +52,7 @@ class Reading:
         clock: Seconds of the common clock.
         stats: Where to count.
         tick_s: Timers are looked at no more often.
+        pair: Our keys, where peers have keys.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Reading:
         clock: Callable[[], float],
         stats: PumpStats,
         tick_s: float = TICK_S,
+        pair: KeyPair | None = None,
     ) -> None:
         self.reader = reader
         self._tick_s = tick_s
@@ -70,7 +73,7 @@ class Reading:
         self._plane = plane
         self._clock = clock
         self._stats = stats
-        self._client = ControlClient(context, self._fetches.timing, names)
+        self._client = ControlClient(context, self._fetches.timing, names, pair=pair)
         self._sent_at: dict[int, float] = {}
         self._posted_at: dict[int, float] = {}
         self._ticked_at = float("-inf")
@@ -117,7 +120,7 @@ class Reading:
         """The answers of those who are asked, and their connections."""
         client, fetches = self._client, self._fetches
         arrived = client.receive()
-        for peer, frames in arrived:
+        for peer, frames, _ in arrived:
             now = self._clock()
             try:
                 ack = wire.keep_named_rows(wire.decode_ack(frames))
@@ -129,7 +132,10 @@ class Reading:
             attempt = fetches.on_ack(peer, ack, now)
             if attempt is not None and attempt in self._sent_at:
                 self._stats.sample("ack", now - self._sent_at.pop(attempt))
+        refused = client.refused
         changes = client.changes(self._clock())
+        if client.refused > refused:
+            self._stats.count("handshakes_failed", client.refused - refused)
         for peer, made in changes:
             if made:
                 fetches.attempts.peers.heard_from(peer)

@@ -10,13 +10,15 @@ from typing import Any
 import zmq
 
 from ec_connector.clock import boottime
+from ec_connector.config.keyfiles import KeyList, read_key_pair
 from ec_connector.engine.stats import PumpStats
 from ec_connector.network.data.base import DataPlaneServer
+from ec_connector.network.identity import Door, KeyDoor
 from ec_connector.processes.channel import Channel
 from ec_connector.processes.locks import KernelSlotLocks
 from ec_connector.processes.memory import Shared
 from ec_connector.processes.serving import Serving
-from ec_connector.processes.spec import DataSpec
+from ec_connector.processes.spec import DataSpec, InstanceSpec
 from ec_protocol.errors import ECError
 from ec_protocol.offers.server import SharedShelf
 from ec_protocol.offers.table import Ledger, OfferTable, SlotLocks
@@ -46,7 +48,12 @@ class Server:
         wall_clock: Seconds since 1970, for events.
 
     Raises:
-        ECError: A port is taken, or cannot be bound here.
+        ECError: A port is taken, or cannot be bound here, or a file with keys is none.
+
+    Attributes:
+        address: Where peers find it; None where nobody does.
+        bound: The port that it has bound.
+        key: The public key that peers need; ``""`` where they have none.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class Server:
         self._events: Any = None
         self.address: tuple[str, int] | None = None
         self.bound = 0
+        self.key = ""
         try:
             if instance.bind is not None and plane is not None:
                 grants = self._grants(spec, base_addr, trace, offered or _map_offered(spec))
@@ -83,6 +91,8 @@ class Server:
                     timing=instance.timers(),
                     clock=clock,
                     stats=self._stats,
+                    door=self._door(instance),
+                    anywhere=instance.insecure or instance.key_file is not None,
                 )
                 host, port = instance.advertised
                 bound = self._serving.address
@@ -93,6 +103,14 @@ class Server:
         except BaseException:
             self.close()
             raise
+
+    def _door(self, instance: InstanceSpec) -> Door | None:
+        """Who lets peers in, where they have keys."""
+        if instance.key_file is None or instance.peer_keys is None:
+            return None
+        pair = read_key_pair(instance.key_file)
+        self.key = pair.public
+        return KeyDoor(pair, KeyList(instance.peer_keys, clock=self._clock), self._stats)
 
     def _grants(
         self, spec: DataSpec, base_addr: int, trace: Trace | None, offered: OfferMemory

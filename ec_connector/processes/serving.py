@@ -16,6 +16,7 @@ import zmq
 from ec_connector.engine.stats import PumpStats
 from ec_connector.network.control import ControlServer
 from ec_connector.network.data.base import DataPlaneError, DataPlaneServer
+from ec_connector.network.identity import Door
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.grants import ProducerGrants
@@ -38,6 +39,8 @@ class Serving:
         timing: Heartbeats.
         clock: Seconds of the common clock.
         stats: Where to count.
+        door: Lets peers in, and says who they are; None: everybody who can connect.
+        anywhere: Whether another address than a loopback one may be bound.
 
     Raises:
         BindError: In use, not ours to bind, or no such host; ``offer`` stays open.
@@ -53,12 +56,14 @@ class Serving:
         timing: Timing,
         clock: Callable[[], float],
         stats: PumpStats,
+        door: Door | None = None,
+        anywhere: bool = False,
     ) -> None:
         self.grants = grants
         self._clock = clock
         self._stats = stats
         self._until = 0.0
-        self._server = ControlServer(context, *bind, timing)
+        self._server = ControlServer(context, *bind, timing, door=door, anywhere=anywhere)
         self._offer = offer
         self.address = (bind[0], self._server.port)
         grants.agent_metadata = offer.agent_metadata
@@ -76,14 +81,14 @@ class Serving:
         """
         grants, server = self.grants, self._server
         arrived = server.receive()
-        for identity, frames in arrived:
+        for identity, frames, who in arrived:
             try:
                 request = grants.read(frames)
             except RemoteProtocolError as exc:
                 self._stats.malformed("request", exc)
                 grants.counters["malformed_frames"] += 1
                 continue
-            ack = grants.on_request(identity, request, self._clock())
+            ack = grants.on_request(who, request, self._clock())
             if not server.send(identity, wire.encode(ack)):
                 self._stats.count("answers_dropped")
         now = self._clock()

@@ -47,6 +47,10 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         peer_quota: Share of the region that one peer may keep.
         grant_quota: Share that all peers together may keep.
         events: Where events are published; None publishes none.
+        key_file: Where the instance's own keys are, which only those read that need them; None:
+            peers have no keys.
+        peer_keys: Where the public keys of its peers are.
+        insecure: Whether it may serve strangers of other hosts.
         readers: Readers that work; 0: the instance fetches nothing.
         trace_file: Where traces go; None writes none.
     """
@@ -66,6 +70,9 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     peer_quota: float = 0.5
     grant_quota: float = 0.9
     events: EventsSpec | None = None
+    key_file: str | None = None
+    peer_keys: str | None = None
+    insecure: bool = False
     readers: int = 0
     trace_file: str | None = None
 

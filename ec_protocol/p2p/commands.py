@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ec_protocol.announcements import Address
 from ec_protocol.p2p.wire import XferReq
 
-#: Address of a producer's control socket.
-PeerKey = tuple[str, int]
+#: Address of a producer's control socket, with its public key where peers have keys.
+PeerKey = Address
 
 
 @dataclass(frozen=True, slots=True)

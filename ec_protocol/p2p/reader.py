@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ec_protocol.announcements import Address
 from ec_protocol.p2p.acks import Acks
 from ec_protocol.p2p.attempts import Attempts
 from ec_protocol.p2p.blocks import LentBlocks
@@ -24,7 +25,7 @@ from ec_protocol.p2p.fetches import Fetches
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.extents import Extents
 from ec_protocol.trace import Recorder, Trace
-from ec_protocol.waiters import Address, Wanted
+from ec_protocol.waiters import Wanted
 
 
 class Reader:

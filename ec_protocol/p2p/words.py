@@ -39,6 +39,7 @@ class Lend(_Said, tag=True, frozen=True):
         nbytes: Length of the encoding.
         extents: Where to, in blocks.
         deadline: Until when, seconds of the common clock.
+        key: Its producer's public key; ``""`` where peers have none.
     """
 
     loan: int
@@ -48,6 +49,7 @@ class Lend(_Said, tag=True, frozen=True):
     nbytes: int
     extents: list[tuple[int, int]]
     deadline: float
+    key: str = ""
 
 
 class TakeBack(_Said, tag=True, frozen=True):
@@ -90,11 +92,13 @@ class Working(_Said, tag=True, frozen=True):
         host: Where peers find a server, as it is announced.
         port: As ``host``.
         bound: The port that it has bound; the next one is to have it too.
+        key: The public key that peers need; ``""`` where they have none.
     """
 
     host: str = ""
     port: int = 0
     bound: int = 0
+    key: str = ""
 
 
 class Drain(_Said, tag=True, frozen=True):
@@ -135,6 +139,7 @@ class Up(_Said, tag=True, frozen=True):
         host: Where peers find a server, as it is announced.
         port: As ``host``.
         bound: The port that it has bound.
+        key: The public key that peers need; ``""`` where they have none.
     """
 
     process: int
@@ -143,6 +148,7 @@ class Up(_Said, tag=True, frozen=True):
     host: str = ""
     port: int = 0
     bound: int = 0
+    key: str = ""
 
 
 class Leaving(_Said, tag=True, frozen=True):

@@ -56,7 +56,7 @@ class Connector:
         if node.grants is not None:
             self.base = node.grants.base_addr
             self.address = self.listen(self.serve_control, address[1])
-            _, port = self.listen(self.serve_data, 0)
+            port = self.listen(self.serve_data, 0)[1]
             # Names this very process: what was granted by the one before finds nobody.
             self.agent = f"{node.grants.incarnation}:{port}".encode()
             node.offer(self.agent)
@@ -189,7 +189,7 @@ class Connector:
         """A connection, which is being made."""
         timing = self.node.timing
         interval_s, timeout_s = timing.heartbeat_interval_s, timing.heartbeat_timeout_s
-        return sockets.dial(self.selector, address, interval_s, timeout_s)
+        return sockets.dial(self.selector, address[:2], interval_s, timeout_s)
 
     def dial_data(self, peer: PeerKey, agent: bytes) -> Wire:
         """One to a peer's data plane, at the port with which its agent's name ends."""

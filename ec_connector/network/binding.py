@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a producer may listen, and what it binds for that (EC-15.5)."""
+
+from __future__ import annotations
+
+import socket
+
+from ec_connector.config.peers import is_address, is_loopback
+from ec_protocol.errors import ConfigError, ECError
+
+
+class ControlPlaneError(ECError):
+    """The control plane cannot do what it was asked."""
+
+
+class BindError(ControlPlaneError, ConfigError):
+    """The control socket cannot be bound; the message names address and fix."""
+
+
+def address_to_bind(host: str, port: int, *, anywhere: bool) -> str:
+    """The address, or the interface, that a host to bind means.
+
+    ZMQ binds addresses and interface names only. What is judged here is what is bound: a
+    name is looked up once.
+
+    Args:
+        host: Interface name, host name or address.
+        port: The port.
+        anywhere: Whether it may be one that other hosts can reach.
+
+    Raises:
+        BindError: It may not, or the port is none.
+    """
+    if not 0 <= port <= 65535:
+        # ZMQ would bind it modulo 65536.
+        raise BindError(
+            f"control socket on {host}:{port}: expected a port from 0 to 65535; set "
+            "VLLM_EC_SIDE_CHANNEL_PORT"
+        )
+    address = _looked_up(host)
+    if not anywhere and not is_loopback(address):
+        raise BindError(
+            f"control socket on {host}:{port}: {address} is no loopback address, and whoever can "
+            "reach it could read the whole region. Set ec_key_file and ec_peer_keys, here and on "
+            "those who read from here; or ec_insecure_control to true, on a network that nobody "
+            "else is on"
+        )
+    return address
+
+
+def _looked_up(host: str) -> str:
+    if host == "*" or is_address(host):
+        return host
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return host  # perhaps an interface; if not, bind says what is wrong
+    addresses = [str(item[4][0]) for item in found]
+    return next((address for address in addresses if ":" not in address), addresses[0])
