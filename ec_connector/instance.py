@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def peer_rules(config: ECConfig) -> PeerRules:
+    """Whom a request may have this instance read from.
+
+    Raises:
+        KeyFileError: The list of keys cannot be used.
+    """
+    return PeerRules(
+        allowed=AllowedPeers(config.allowed_peers).allows,
+        known=None if config.peer_keys is None else KeyList(config.peer_keys).knows,
+    )
+
+
 class SchedulerInstance:
     """One running scheduler delegate and all that it stands on.
 
@@ -74,10 +86,7 @@ class SchedulerInstance:
             role=config.role,
             ranks=world_size,
             timing=config.timing,
-            peers=PeerRules(
-                allowed=AllowedPeers(config.allowed_peers).allows,
-                known=KeyList(config.peer_keys).knows if config.peer_keys is not None else None,
-            ),
+            rules=peer_rules(config),
             trace=trace,
         )
         self.data: DataProcesses | None = None

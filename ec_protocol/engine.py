@@ -50,7 +50,7 @@ class Engine:
         role: What the instance does.
         ranks: Ranks that load; rank 0 is the one that saves.
         timing: Timers.
-        peers: Whom a request may have us read from; None: anybody who has no key.
+        rules: Whom a request may have us read from; None: anybody who has no key.
         hold_share: Share of the region that holds may keep (EC-3.6).
         trace: Where actions are recorded; None records nothing.
         parts: Classes of what the node is made of; tests put others in.
@@ -78,7 +78,7 @@ class Engine:
         role: Role = "both",
         ranks: int = 1,
         timing: Timing | None = None,
-        peers: PeerRules | None = None,
+        rules: PeerRules | None = None,
         hold_share: float = 0.5,
         trace: Trace | None = None,
         parts: Parts | None = None,
@@ -91,7 +91,7 @@ class Engine:
         self.timing = Timing() if timing is None else timing
         self.online = True
         self.counters: Counter[str] = Counter()
-        self._peers = peers
+        self._rules = rules
         parts = Parts() if parts is None else parts
         self.tier = parts.tier(blocks, block_bytes, trace)
         self.holds = parts.holds(self.tier, hold_share)
@@ -144,7 +144,7 @@ class Engine:
         if waiters is None:
             return "failed"
         capacity = self.tier.num_blocks * self.tier.block_size_bytes
-        source = read_source(announced, item, capacity, self._peers)
+        source = read_source(announced, item, capacity, self._rules)
         if isinstance(source, str):
             self.counters[f"params_{source}"] += 1
             return "failed"

@@ -64,7 +64,7 @@ class Node(Engine):
         ranks: Ranks that load; rank 0 is the one that saves.
         timing: Timers.
         peering: For reads between instances; None closes that gate.
-        peers: Whom a request may have us read from; None: anybody who has no key.
+        rules: Whom a request may have us read from; None: anybody who has no key.
         hold_share: Share of the region that holds may keep (EC-3.6).
         trace: Where actions are recorded; None records nothing.
         parts: Classes of what the node is made of; tests put others in.
@@ -87,7 +87,7 @@ class Node(Engine):
         ranks: int = 1,
         timing: Timing | None = None,
         peering: Peering | None = None,
-        peers: PeerRules | None = None,
+        rules: PeerRules | None = None,
         hold_share: float = 0.5,
         trace: Trace | None = None,
         parts: Parts | None = None,
@@ -99,7 +99,7 @@ class Node(Engine):
             role=role,
             ranks=ranks,
             timing=timing,
-            peers=peers,
+            rules=rules,
             hold_share=hold_share,
             trace=trace,
             parts=parts,

@@ -35,6 +35,7 @@ LOOK_S: Final = 1.0
 _MAX_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 4096
 
+_ROOT: Final = 0
 _LINE: Final = re.compile(r"""^\s*(public|secret)-key\s*=\s*["']?([^"'\s]*)["']?\s*$""")
 
 #: What tells one version of a file from another.
@@ -77,7 +78,7 @@ def read_key_pair(path: str, setting: str = "ec_key_file") -> KeyPair:
     Raises:
         KeyFileError: As ``check_key_file``; or the keys in it are none.
     """
-    text, found = _read(setting, path)
+    text, found = _read(setting, path, _MAKE)
     _check_secret(setting, path, found)
     keys = dict(_keys_in(text))
     public, secret = keys.get("public"), keys.get("secret")
@@ -206,7 +207,7 @@ class KeyList:
         return frozenset(keys)
 
     def _load_file(self, path: str) -> set[str]:
-        text, found = _read(self._setting, path)
+        text, found = _read(self._setting, path, _LIST)
         _check_writers(self._setting, path, found)
         lines = _keys_in(text)
         keys = {value for _, value in lines}
@@ -230,23 +231,25 @@ def _keys_in(text: str) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in map(_LINE.match, text.splitlines()) if m is not None]
 
 
-def _read(setting: str, path: str) -> tuple[str, os.stat_result]:
+def _read(setting: str, path: str, fix: str) -> tuple[str, os.stat_result]:
     """A file's text, and who may do what with the very file that was read."""
     try:
         # Not to hang on a pipe that somebody has put there.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
+        try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-                raise _unusable(setting, path, "it is no file with keys", _LIST)
-            return file.read(_MAX_BYTES).decode("ascii", "replace"), found
+                raise _unusable(setting, path, "it is no file with keys", fix)
+            return os.read(fd, _MAX_BYTES).decode("ascii", "replace"), found
+        finally:
+            os.close(fd)
     except OSError as exc:
-        raise _unusable(setting, path, exc.strerror or str(exc), _LIST) from exc
+        raise _unusable(setting, path, exc.strerror or str(exc), fix) from exc
 
 
 def _check_secret(setting: str, path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _unusable(setting, path, "it is no file", _MAKE)
+        raise _unusable(setting, path, "it is no file with keys", _MAKE)
     _check_owner(setting, path, found)
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
@@ -266,7 +269,7 @@ def _check_writers(setting: str, path: str, found: os.stat_result) -> None:
 
 
 def _check_owner(setting: str, path: str, found: os.stat_result) -> None:
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (_ROOT, os.geteuid()):
         why = f"it belongs to user {found.st_uid}, and we are {os.geteuid()}"
         raise _unusable(setting, path, why, f"chown {os.geteuid()} {path}")
 

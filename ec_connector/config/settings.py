@@ -20,7 +20,6 @@ from typing import Any, Final, get_args
 
 from ec_connector.config import values as values_of
 from ec_connector.config.keys import KEYS
-from ec_connector.config.peers import is_address, is_loopback
 from ec_protocol.engine import Role
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.tables.timing import Timing, timer_specs
@@ -164,7 +163,6 @@ class ECConfig:
             if checked_role != "consumer":
                 side_channel = _side_channel(os.environ if environ is None else environ, dp_rank)
                 _check_announced(side_channel[0], advertised[0])
-                _check_exposed(side_channel[0], values)
         return cls(
             role=checked_role,
             cpu_bytes=values["ec_cpu_bytes"],
@@ -195,6 +193,11 @@ class ECConfig:
     def consumes(self) -> bool:
         """Whether the instance loads encodings."""
         return self.role != "producer"
+
+    @property
+    def serves_anywhere(self) -> bool:
+        """Whether it may be reached from other hosts (EC-15.5)."""
+        return self.key_file is not None or self.insecure_control
 
     def num_blocks(self, block_size_bytes: int) -> int:
         """Blocks of the region.
@@ -295,22 +298,6 @@ def _check_keys(values: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"ec_key_file={own!r}: keys are for peer-to-peer; set ec_enable_nixl to true, or "
             "remove ec_key_file and ec_peer_keys"
-        )
-
-
-def _check_exposed(bound: str, values: Mapping[str, Any]) -> None:
-    """Strangers of other hosts are served only if somebody said so (EC-15.5).
-
-    What a name means is judged where it is bound.
-    """
-    known = values["ec_key_file"] is not None or values["ec_insecure_control"]
-    given = bound in values_of.WILDCARDS or is_address(bound)
-    if given and not known and not is_loopback(bound):
-        raise ConfigError(
-            f"{HOST_VARIABLE}={bound!r}: other hosts could read the whole region without keys. "
-            "Make keys with `ec-connector keygen` and set ec_key_file and ec_peer_keys, here and "
-            "on those who read from here; or, on a network that nobody else is on, set "
-            "ec_insecure_control to true"
         )
 
 

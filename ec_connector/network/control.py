@@ -23,6 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from ec_connector.config.keyfiles import KeyPair
 from ec_connector.config.peers import is_address
+from ec_connector.engine.stats import PumpStats
 from ec_connector.network.binding import BindError, ControlPlaneError, address_to_bind
 from ec_connector.network.identity import Door, OpenDoor, authenticate
 from ec_connector.network.names import Addresses, Names
@@ -139,7 +140,7 @@ class ControlServer:
         anywhere: bool = False,
     ) -> None:
         self.host = host
-        self._door = OpenDoor() if door is None else door
+        self._door = OpenDoor(PumpStats()) if door is None else door
         address = address_to_bind(host, port, anywhere=anywhere)
         self._socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         _heartbeats(self._socket, timing)

@@ -87,9 +87,16 @@ class Door(Protocol):
 
 
 class OpenDoor:
-    """Lets everybody in who can connect; a peer is its address."""
+    """Lets everybody in who can connect; a peer is its address.
+
+    Args:
+        stats: Where it counts whose address is not known.
+    """
 
     sockets: Final[list[zmq.Socket[bytes]]] = []
+
+    def __init__(self, stats: PumpStats) -> None:
+        self._stats = stats
 
     def guard(self, context: zmq.Context[Any], socket: zmq.Socket[bytes]) -> None:
         """Nothing to guard."""
@@ -99,10 +106,22 @@ class OpenDoor:
 
     def who(self, frame: zmq.Frame) -> bytes | None:
         """The kernel's word for where it comes from, and none of the peer's."""
-        return by_address(str(frame.get("Peer-Address")))
+        address = _property(frame, "Peer-Address")
+        if address is None:
+            self._stats.count("requests_of_unknown_peers")
+            return None
+        return by_address(address)
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _property(frame: zmq.Frame, name: str) -> str | None:
+    """What libzmq knows of the connection; nothing where a peer speaks ZMTP 1 or 2."""
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return None
 
 
 class KeyDoor:
@@ -153,8 +172,8 @@ class KeyDoor:
 
     def who(self, frame: zmq.Frame) -> bytes | None:
         """The key that its sender authenticated with, if it is still in the list."""
-        key = str(frame.get("User-Id"))
-        if not self._listed.knows(key):
+        key = _property(frame, "User-Id")
+        if key is None or not self._listed.knows(key):
             # It was, when the connection was made.
             self._stats.count("requests_of_removed_keys")
             return None
@@ -164,6 +183,8 @@ class KeyDoor:
         """Nobody is let in any more. May be called twice."""
         if self._guarded is not None:
             self._guarded.disable_monitor()
+        if self._asked is not None:
+            self._asked.unbind(_ZAP)  # at once, for whoever is to answer next
         for sock in self.sockets:
             sock.close(0)
         self._guarded = self._asked = self._monitor = None

@@ -23,10 +23,18 @@ READERS: Final = 2
 def instance_spec(
     config: ECConfig, facts: ModelFacts, region: SharedRegion, engine_id: str
 ) -> InstanceSpec:
-    """Everything that is the same for all of them; a new incarnation each time (EC-9.2)."""
+    """Everything that is the same for all of them; a new incarnation each time (EC-9.2).
+
+    Raises:
+        BindError: Other hosts could reach what is to be bound, and nobody said that they may.
+    """
+    from ec_connector.network.binding import address_to_bind
     from ec_connector.network.data.library import which_nixl
 
     events = config.events
+    if config.side_channel is not None:
+        # Now, and not only where it is bound: nothing is started in vain.
+        address_to_bind(*config.side_channel, anywhere=config.serves_anywhere)
     return InstanceSpec(
         engine_id=engine_id,
         # Another start is another incarnation, also under the same engine id (EC-9.2).
@@ -56,7 +64,7 @@ def instance_spec(
         ),
         key_file=config.key_file,
         peer_keys=config.peer_keys,
-        insecure=config.insecure_control,
+        anywhere=config.serves_anywhere,
         readers=READERS if config.consumes else 0,
         trace_file=config.trace_file,
     )

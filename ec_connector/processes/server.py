@@ -13,7 +13,7 @@ from ec_connector.clock import boottime
 from ec_connector.config.keyfiles import KeyList, read_key_pair
 from ec_connector.engine.stats import PumpStats
 from ec_connector.network.data.base import DataPlaneServer
-from ec_connector.network.identity import Door, KeyDoor
+from ec_connector.network.identity import Door, KeyDoor, OpenDoor
 from ec_connector.processes.channel import Channel
 from ec_connector.processes.locks import KernelSlotLocks
 from ec_connector.processes.memory import Shared
@@ -92,7 +92,7 @@ class Server:
                     clock=clock,
                     stats=self._stats,
                     door=self._door(instance),
-                    anywhere=instance.insecure or instance.key_file is not None,
+                    anywhere=instance.anywhere,
                 )
                 host, port = instance.advertised
                 bound = self._serving.address
@@ -104,10 +104,10 @@ class Server:
             self.close()
             raise
 
-    def _door(self, instance: InstanceSpec) -> Door | None:
-        """Who lets peers in, where they have keys."""
+    def _door(self, instance: InstanceSpec) -> Door:
+        """Who lets peers in, and says who they are."""
         if instance.key_file is None or instance.peer_keys is None:
-            return None
+            return OpenDoor(self._stats)
         pair = read_key_pair(instance.key_file)
         self.key = pair.public
         return KeyDoor(pair, KeyList(instance.peer_keys, clock=self._clock), self._stats)

@@ -50,7 +50,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         key_file: Where the instance's own keys are, which only those read that need them; None:
             peers have no keys.
         peer_keys: Where the public keys of its peers are.
-        insecure: Whether it may serve strangers of other hosts.
+        anywhere: Whether it may be reached from other hosts.
         readers: Readers that work; 0: the instance fetches nothing.
         trace_file: Where traces go; None writes none.
     """
@@ -72,7 +72,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     events: EventsSpec | None = None
     key_file: str | None = None
     peer_keys: str | None = None
-    insecure: bool = False
+    anywhere: bool = False
     readers: int = 0
     trace_file: str | None = None
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ec_protocol import Node
-from ec_protocol.announcements import Source, announcement, read_source
+from ec_protocol.announcements import PeerRules, Source, announcement, read_source
 from ec_protocol.items import make_item
 
 SHAPE, ELEMENT, CAPACITY = (3, 16), 2, 4096
@@ -109,9 +109,8 @@ def test_half_an_address_is_a_wrong_one_and_none_is_none() -> None:
 
 def test_a_host_is_asked_about_and_its_answer_counts() -> None:
     asked: list[str] = []
-    assert parse({"h": GOOD}, allowed=lambda host: asked.append(host) is not None) == (
-        "foreign_peer_host"
-    )
+    rules = PeerRules(allowed=lambda host: asked.append(host) is not None)
+    assert parse({"h": GOOD}, rules=rules) == ("foreign_peer_host")
     assert asked == ["encoder-0"]
 
 
@@ -137,7 +136,7 @@ ANY = st.recursive(
 def test_nothing_raises(params: object) -> None:
     assert isinstance(parse(params), str | Source)
     assert isinstance(
-        parse({"h": params}, allowed=lambda host: host.startswith("10.")), str | Source
+        parse({"h": params}, rules=PeerRules(lambda host: host.startswith("10."))), str | Source
     )
 
 

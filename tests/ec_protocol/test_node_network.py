@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ec_protocol import RemoteProtocolError
+from ec_protocol.announcements import PeerRules
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import AbandonRead, ClosePeer, ReleaseGrant
 from tests.world.core import BLOCK, PRODUCER, ROWS, START, Pair, node, states
@@ -115,7 +116,7 @@ def test_nothing_is_fetched_while_nobody_carries_commands_out() -> None:
 
 def test_a_host_that_is_not_allowed_is_not_asked() -> None:
     pair = Pair()
-    pair.consumer = node("consumer", allowed=lambda host: host != PRODUCER[0])
+    pair.consumer = node("consumer", rules=PeerRules(lambda host: host != PRODUCER[0]))
     assert pair.want() == "failed"
     assert pair.consumer.counters["params_foreign_peer_host"] == 1
 

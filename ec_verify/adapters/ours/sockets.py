@@ -155,8 +155,30 @@ class SimulatedDealer:
                 self.lost()
 
 
+class SimulatedFrame:
+    """A frame that knows where it comes from.
+
+    Args:
+        raw: Its bytes.
+        address: What the kernel says of its sender.
+    """
+
+    def __init__(self, raw: bytes, address: str) -> None:
+        self.bytes = raw
+        self._address = address
+
+    def get(self, name: str) -> str:
+        """A property of the connection that it came over."""
+        if name != "Peer-Address":
+            raise zmq.ZMQError(zmq.EINVAL)
+        return self._address
+
+
 class SimulatedRouter:
-    """A ROUTER: the kit puts requests in and takes answers out."""
+    """A ROUTER: the kit puts requests in and takes answers out.
+
+    What stands before the slash in the identity of a peer is its host's name.
+    """
 
     def __init__(self, emit: Emit) -> None:
         self.inbox: deque[list[bytes]] = deque()
@@ -172,11 +194,13 @@ class SimulatedRouter:
     def bind(self, endpoint: str) -> None:
         """Nothing to bind."""
 
-    def recv_multipart(self, flags: int = 0) -> list[bytes]:
+    def recv_multipart(self, flags: int = 0, copy: bool = True) -> list[SimulatedFrame]:
         """What has come; ``zmq.Again`` if nothing has."""
         if not self.inbox:
             raise zmq.Again
-        return self.inbox.popleft()
+        frames = self.inbox.popleft()
+        host = frames[0].partition(b"/")[0].decode("ascii", "replace")
+        return [SimulatedFrame(frame, host) for frame in frames]
 
     def send_multipart(self, frames: list[bytes], flags: int = 0) -> None:
         """Answer the peer whose identity comes first."""

@@ -9,6 +9,7 @@ import pytest
 
 from ec_connector.config.peers import AllowedPeers
 from ec_connector.config.settings import ECConfig
+from ec_protocol.announcements import PeerRules
 from ec_protocol.errors import ConfigError
 from tests.world.engine import engine
 from tests.world.host import request
@@ -54,7 +55,7 @@ def test_a_wrong_ec_allowed_peers_is_named(value: Any) -> None:
 
 def test_a_foreign_host_is_never_asked_and_the_request_encodes_or_fails_alone() -> None:
     with engine(role="ec_consumer", p2p=Remote()) as e:
-        e.node._allowed = AllowedPeers(["10.0.0.0/8"]).allows
+        e.node._rules = PeerRules(allowed=AllowedPeers(["10.0.0.0/8"]).allows)
         with_media = request("r1", ("a", 3), params=announcement("a", 3))
         without = request("r2", ("b", 3), params=announcement("b", 3), has_media=False)
         inside = request(

@@ -67,7 +67,7 @@ def test_an_ec_advertised_port_beyond_the_last_is_named() -> None:
 @pytest.mark.e2e
 def test_what_is_announced_is_the_advertised_address_and_not_the_bound_one() -> None:
     """A producer that binds everything, and a consumer that reaches it by its name."""
-    extra = {"ec_advertised_host": "127.0.0.1"}
+    extra = {"ec_advertised_host": "127.0.0.1", "ec_insecure_control": True}
     with Node("ec_producer", 8, bind=("*", 0), extra=extra) as node:
         host, port = node.address
         assert host == "127.0.0.1"

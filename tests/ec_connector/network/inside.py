@@ -15,6 +15,7 @@ from typing import Any
 
 from ec_connector.clock import boottime
 from ec_connector.engine.facts import ModelFacts
+from ec_connector.instance import peer_rules
 from ec_connector.network.data import NixlReader, NixlServer
 from ec_connector.processes.channel import Channel, channel_pair
 from ec_connector.processes.data import _trace
@@ -84,6 +85,7 @@ class Inside(Instance):
                 role=config.role,
                 ranks=world_size,
                 timing=config.timing,
+                rules=peer_rules(config),
                 trace=trace,
             )
             self.spec = instance_spec(config, facts, self.region, self.name)

@@ -24,8 +24,9 @@ needs("zmq", "msgspec")
 import zmq
 
 from ec_connector.network import control
+from ec_connector.network.binding import BindError
 from ec_connector.network.control import (
-    BindError,
+    Arrived,
     ControlClient,
     ControlServer,
     PeerAddressError,
@@ -57,7 +58,7 @@ def client(context) -> Iterator[ControlClient]:
 
 
 def server(context: Any, host: str = HERE, port: int = 0, timing: Timing | None = None) -> Any:
-    return ControlServer(context, host, port, timing or Timing())
+    return ControlServer(context, host, port, timing or Timing(), anywhere=True)
 
 
 def receive(plane: ControlServer | ControlClient) -> list[Any]:
@@ -229,7 +230,7 @@ def test_a_question_and_its_answer(context, client):
     assert asked.frames == [b"", b"question"]
     assert bound.send(asked.source, b"answer")
     (answered,) = receive(client)
-    assert answered == (peer, [b"", b"answer"])
+    assert answered == Arrived(peer, [b"", b"answer"])
 
 
 def test_nobody_to_send_to_is_seen(context, client):
