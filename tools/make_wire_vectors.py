@@ -40,6 +40,8 @@ FACTS: Final[dict[str, Any]] = {
 MM_HASH: Final = hashlib.sha256(b"a picture").hexdigest()
 METADATA: Final = bytes(range(40))
 BASE: Final = 0x7F00_0000_0000
+#: A public key in Z85, as ZeroMQ's RFC 26 prints one.
+KEY: Final = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 
 
 # ------------------------------------------------------------- msgpack by hand
@@ -230,6 +232,7 @@ def words() -> list[dict[str, Any]]:
                 "nbytes": 4_505_600,
                 "extents": [[130, 270], [7, 5]],
                 "deadline": 1025.5,
+                "key": KEY,
             },
         ),
         ("take-back", "TakeBack", {"loan": 7}),
@@ -251,8 +254,12 @@ def words() -> list[dict[str, Any]]:
         ),
         ("events-none", "Events", {"events": [], "missing": 0}),
         ("hello", "Hello", {"version": 1}),
-        ("working-server", "Working", {"host": "10.0.0.7", "port": 5601, "bound": 5601}),
-        ("working-reader", "Working", {"host": "", "port": 0, "bound": 0}),
+        (
+            "working-server",
+            "Working",
+            {"host": "10.0.0.7", "port": 5601, "bound": 5601, "key": KEY},
+        ),
+        ("working-reader", "Working", {"host": "", "port": 0, "bound": 0, "key": ""}),
         ("drain", "Drain", {"reason": "a READ is lost"}),
         ("failing", "Failing", {"error": "ec_nixl_backends=['NOPE']: unknown"}),
         ("take", "Take", {"port": 5601}),
@@ -268,12 +275,21 @@ def words() -> list[dict[str, Any]]:
                 "host": "10.0.0.7",
                 "port": 5601,
                 "bound": 5601,
+                "key": KEY,
             },
         ),
         (
             "up-reader",
             "Up",
-            {"process": 4, "kind": "reader", "pid": 4712, "host": "", "port": 0, "bound": 0},
+            {
+                "process": 4,
+                "kind": "reader",
+                "pid": 4712,
+                "host": "",
+                "port": 0,
+                "bound": 0,
+                "key": "",
+            },
         ),
         ("leaving", "Leaving", {"process": 4}),
         ("trouble", "Trouble", {"level": 40, "text": "reader 4 is killed", "fatal": False}),

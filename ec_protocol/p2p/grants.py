@@ -42,7 +42,7 @@ class Grant:
     Attributes:
         grant_id: Unique in the table for ever.
         key: The completion notice that ends it.
-        identity: Control-plane identity of the peer, for its quota.
+        identity: Who the peer is, as its connection proves (EC-15.1).
         entry: What is kept for it.
         expires_at: End of the lease.
         attempt_id: The attempt, or None for a peer that does not name attempts.
@@ -115,6 +115,7 @@ class ProducerGrants:
         self.base_addr = base_addr
         self.agent_metadata = agent_metadata
         self.quota_blocks = int(shelf.num_blocks * peer_quota)
+        self.quota_grants = max(1, int(MAX_GRANTS * peer_quota))
         self.grant_quota_blocks = int(shelf.num_blocks * grant_quota)
         self.granted_blocks = 0
         self._large_again_at = float("-inf")
@@ -124,6 +125,7 @@ class ProducerGrants:
         self._by_key: dict[bytes, list[Grant]] = {}
         self._ambiguous: dict[bytes, float] = {}
         self._peer_blocks: Counter[bytes] = Counter()
+        self._peer_grants: Counter[bytes] = Counter()
         self._ids = itertools.count(1)
         self._old_descriptor = b""
         self._recorder.facts(
@@ -151,7 +153,7 @@ class ProducerGrants:
         """Answer one request (EC-8.4, EC-5.4).
 
         Args:
-            identity: Control-plane identity of the peer.
+            identity: Who the peer is, as its connection proves; not what it calls itself.
             req: The decoded request.
             now: Seconds.
 
@@ -164,7 +166,13 @@ class ProducerGrants:
             # Another attempt under the same session, or one without an id, is not this one.
             same_key = self._by_key.get(key, ())
             known = next((g for g in same_key if g.attempt_id == req.attempt_id), None)
-        judged = self._judge(identity, req, now, again=known is not None)
+        judged: Found | XferStatus
+        if known is not None and known.identity != identity:
+            # Another peer's attempt: what it is told would be of somebody else's lease.
+            self.counters["foreign_sessions"] += 1
+            judged = XferStatus.NACK_INTERNAL
+        else:
+            judged = self._judge(identity, req, now, again=known is not None)
         if not isinstance(judged, XferStatus):
             if known is not None:
                 # The same request again: same pin, and only what is left of its lease.
@@ -212,7 +220,10 @@ class ProducerGrants:
         if held and held + entry.num_blocks > self.quota_blocks:
             self.counters["over_quota"] += 1
             return XferStatus.NACK_NOT_READY
-        # Identities are the peers' own choice, so all of them together have a bound too.
+        if self._peer_grants[identity] >= self.quota_grants:
+            self.counters["too_many_grants"] += 1
+            return XferStatus.NACK_NOT_READY
+        # One machine may have many addresses, so all of them together have a bound too.
         if not self._all_may_pin(entry, now):
             self.counters["over_grant_quota"] += 1
             return XferStatus.NACK_NOT_READY
@@ -245,6 +256,7 @@ class ProducerGrants:
             # For as long as one of them is open; the end of the last one prolongs it.
             self._ambiguous[key] = now
         self._peer_blocks[identity] += entry.num_blocks
+        self._peer_grants[identity] += 1
         if entry.entry_id not in self._granted:
             self.granted_blocks += entry.num_blocks
         self._granted[entry.entry_id] += 1
@@ -348,8 +360,9 @@ class ProducerGrants:
             del self._granted[grant.entry.entry_id]
             self.granted_blocks -= grant.entry.num_blocks
         self._peer_blocks[grant.identity] -= grant.entry.num_blocks
-        if not self._peer_blocks[grant.identity]:
-            del self._peer_blocks[grant.identity]
+        self._peer_grants[grant.identity] -= 1
+        if not self._peer_grants[grant.identity]:
+            del self._peer_blocks[grant.identity], self._peer_grants[grant.identity]
         if grant.entry.num_blocks > self.grant_quota_blocks:
             self._large_again_at = now + self.timing.lease_s
         self.shelf.let_go(grant.entry, grant.grant_id, now)

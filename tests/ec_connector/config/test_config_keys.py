@@ -92,7 +92,7 @@ def test_a_name_is_judged_by_what_it_means_and_that_is_what_is_bound(
 
 @pytest.mark.clause("EC-15.5")
 def test_an_instance_that_strangers_could_reach_does_not_start() -> None:
-    with pytest.raises(BindError, match="0.0.0.0 is no loopback address"):
+    with pytest.raises(BindError, match=r"0\.0\.0\.0 is no loopback address"):
         Node("ec_producer", 8, bind=("0.0.0.0", 0), extra={"ec_advertised_host": "127.0.0.1"})
 
 

@@ -200,6 +200,33 @@ def test_the_number_of_grants_is_bounded_whatever_peers_call_themselves(monkeypa
     assert bench.holders() == 0
 
 
+@pytest.mark.clause("EC-5.10", "EC-15.1")
+def test_one_peer_has_its_share_of_the_number_too(monkeypatch) -> None:
+    """Thousands of grants of one small encoding leave nothing to do for the others."""
+    monkeypatch.setattr("ec_protocol.p2p.grants.MAX_GRANTS", 8)
+    bench = Bench(blocks=64)
+    got = [bench.ask(request(i), A).status for i in range(6)]
+    assert got == [XferStatus.OK] * 4 + [XferStatus.NACK_NOT_READY] * 2
+    assert bench.grants.counters["too_many_grants"] == 2
+    bench.granted(request(9), B)
+    bench.grants.on_notice(b"c.0:h", START)
+    bench.granted(request(7), A)
+    bench.grants.tick(START + LEASE)
+    assert not bench.grants._peer_grants
+
+
+@pytest.mark.clause("EC-5.7", "EC-15.1")
+def test_who_says_another_peers_attempt_is_told_nothing_of_it() -> None:
+    bench = Bench()
+    bench.granted(request(1), A)
+    ack = bench.ask(request(1), B, START + 1)
+    assert (ack.status, ack.agent_metadata) == (XferStatus.NACK_INTERNAL, b"")
+    assert bench.grants.counters["foreign_sessions"] == 1
+    assert bench.granted(request(1), A, START + 1).lease_s == LEASE - 1
+    bench.grants.on_notice(b"c.1:h", START + 2)
+    assert bench.holders() == 0
+
+
 @pytest.mark.clause("EC-8.6")
 @pytest.mark.parametrize("session_id", ["", "a:b"])
 def test_a_session_that_names_nothing_is_refused_and_counted(session_id: str) -> None:
