@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ec_protocol.processes import StartProcess, TakePlace, Wanted
-from tests.ec_protocol.test_processes import BOTH, READERS, START, World, running, short_lives
+from tests.ec_protocol.test_processes import BOTH, START, World, running, short_lives
 
 
 def pauses(world: World, count: int, lives_s: float = 0.0) -> list[float]:
