@@ -152,7 +152,7 @@ class DataProcesses:
         self.link = Link(engine, config.timing, fetches=self._spec.readers > 0)
         if self._spec.bind is not None:
             table, ledger = OfferTable(self._table.view), Ledger(self._ledger.view)
-            self.link.offer_in(table, ledger, self._locks, config.grant_quota)
+            self.link.offer_in(table, ledger, self._locks, config.grant_quota, clock)
         if config.events is not None:
             self.link.publish(config.events.queue)
 

@@ -110,7 +110,7 @@ class Inside(Instance):
         self._closing += [self.table.close, self.ledger.close, self.locks.close]
         if self.spec.bind is not None:
             table, ledger = OfferTable(self.table.view), Ledger(self.ledger.view)
-            self.link.offer_in(table, ledger, self.locks, grant_quota)
+            self.link.offer_in(table, ledger, self.locks, grant_quota, self.clock)
         self.start_server()
 
     def start_server(self, process: int = SERVER) -> None:
