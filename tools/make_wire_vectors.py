@@ -276,8 +276,16 @@ def words() -> list[dict[str, Any]]:
             {"process": 4, "kind": "reader", "pid": 4712, "host": "", "port": 0, "bound": 0},
         ),
         ("leaving", "Leaving", {"process": 4}),
-        ("trouble", "Trouble", {"level": 40, "text": "reader 4 is killed", "fatal": False}),
-        ("trouble-fatal", "Trouble", {"level": 40, "text": "no such backend", "fatal": True}),
+        (
+            "trouble",
+            "Trouble",
+            {"level": 30, "text": "a.b: no room", "fatal": False, "who": "ec-reader 4"},
+        ),
+        (
+            "trouble-fatal",
+            "Trouble",
+            {"level": 40, "text": "no such backend", "fatal": True, "who": "ec-parent"},
+        ),
         ("replace", "Replace", {"process": 3, "reason": "server 3 keeps too much"}),
     ]
     return [

@@ -198,7 +198,7 @@ def test_who_drains_and_stands_still_is_killed_for_whatever_comes_first() -> Non
     world.ready()
     world.processes.drain(1, world.now)
     world.beat(2, 3)
-    world.tick(1.5)
+    world.tick(world.timing.stall_s - 0.5)
     world.beat(2, 3)
     assert KillProcess(1, "stalled") in world.tick(0.5)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from ec_protocol.processes import StartProcess, TakePlace, Wanted
-from tests.ec_protocol.test_processes import BOTH, START, World, running, short_lives
+from ec_protocol.processes import KillProcess, StartProcess, TakePlace, Wanted, beat_interval
+from ec_protocol.tables.timing import Timing
+from tests.ec_protocol.test_processes import BOTH, READERS, START, World, running, short_lives
 
 
 def pauses(world: World, count: int, lives_s: float = 0.0) -> list[float]:
@@ -29,6 +30,7 @@ def pauses(world: World, count: int, lives_s: float = 0.0) -> list[float]:
     return waited
 
 
+@pytest.mark.clause("EC-14.12")
 def test_one_that_dies_again_and_again_is_started_later_and_later() -> None:
     world = World({"reader": Wanted(1, 0)})
     world.tick()
@@ -42,19 +44,32 @@ def test_one_that_dies_for_ever_is_started_for_ever() -> None:
     assert pauses(world, 1200)[-1] == pytest.approx(30.0, abs=1e-6)
 
 
+@pytest.mark.clause("EC-14.12")
 def test_one_that_has_worked_for_a_while_has_not_failed() -> None:
     world = World({"reader": Wanted(1, 0)})
     world.tick()
     assert pauses(world, 6)[-1] > 0.3
     # A pause that has begun is kept, and no other one follows.
-    assert pauses(world, 3, lives_s=1.0) == [0.0, 0.0, 0.0]
+    assert pauses(world, 3, lives_s=world.timing.lived_s) == [0.0, 0.0, 0.0]
     assert pauses(world, 4) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
 
 
-def test_almost_a_second_is_not_enough() -> None:
+@pytest.mark.clause("EC-14.12")
+def test_almost_as_long_is_not_enough() -> None:
     world = World({"reader": Wanted(1, 0)})
     world.tick()
-    assert pauses(world, 4, lives_s=0.99) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
+    lives_s = world.timing.lived_s - 0.01
+    assert pauses(world, 4, lives_s) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
+
+
+@pytest.mark.clause("EC-14.12")
+def test_a_start_ends_no_pause_of_those_that_follow() -> None:
+    """Each is started, is ready and takes its place; that is no life yet."""
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    found = pauses(world, 6, lives_s=0.5)
+    assert found == pytest.approx([0.0, 0.0, 0.0, 0.1, 0.2, 0.4], abs=1e-6)
+    assert world.processes.counters["starts"] == 7
 
 
 def test_to_stand_by_is_not_to_work() -> None:
@@ -64,13 +79,68 @@ def test_to_stand_by_is_not_to_work() -> None:
     assert pauses(world, 4, lives_s=60.0) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
 
 
+# -------------------------------------------------------- a parent that stood still itself
+@pytest.mark.clause("EC-14.11")
 def test_a_parent_that_stood_still_blames_nobody() -> None:
     world = running(BOTH)
     world.now += 100.0
-    world.processes.stood_still(100.0)
+    world.processes.stood_still(100.0, world.now)
     assert world.tick() == []
     world.now += world.timing.stall_s
     assert len(world.tick()) >= 5, "but for the time after that"
+
+
+@pytest.mark.clause("EC-14.11")
+def test_who_was_starting_meanwhile_has_all_of_its_time_left() -> None:
+    world = World(READERS)
+    world.tick()
+    world.tick(1.0)
+    world.now += 3600.0
+    world.processes.stood_still(3600.0, world.now)
+    assert world.tick(world.timing.start_s - 1.001) == []
+    assert world.tick(0.002)[:3] == [KillProcess(n, "not_ready") for n in (1, 2, 3)]
+
+
+@pytest.mark.clause("EC-14.11")
+def test_who_was_draining_meanwhile_has_all_of_its_grace_left() -> None:
+    world = running(READERS)
+    world.processes.drain(1, world.now)
+    world.tick(0.25)
+    world.now += 3600.0
+    world.processes.stood_still(3600.0, world.now)
+    assert world.tick(world.timing.drain_s - 0.251) == []
+    assert world.tick(0.002) == [KillProcess(1, "drained")]
+
+
+@pytest.mark.clause("EC-14.11")
+def test_who_went_on_meanwhile_gets_no_time_on_top() -> None:
+    """Only the parent was stopped: the others have given signs of life all along."""
+    world = running(BOTH)
+    world.now += 3600.0
+    world.beat()
+    world.processes.stood_still(3600.0, world.now)
+    assert world.processes.next_deadline() == world.now + world.timing.stall_s
+    assert len(world.tick(world.timing.stall_s)) >= 5
+
+
+@pytest.mark.clause("EC-14.11", "EC-14.12")
+def test_to_be_stopped_is_not_to_have_worked() -> None:
+    world = World({"reader": Wanted(1, 0)})
+    world.tick()
+    for _ in range(4):
+        (number,) = world.running
+        world.ready()
+        world.now += 3600.0
+        world.processes.stood_still(3600.0, world.now)
+        assert world.tick() == []
+        world.exit(number)
+    assert world.processes._not_before["reader"] == world.now + 0.1
+
+
+@pytest.mark.clause("EC-14.11")
+@pytest.mark.parametrize("stall_s", [0.05, 0.5, 4.0, 20.0])
+def test_signs_of_life_are_several_times_faster_than_the_bound(stall_s: float) -> None:
+    assert beat_interval(Timing(stall_s=stall_s)) * 4 == stall_s
 
 
 @pytest.mark.parametrize("state", ["starting", "spare", "working", "draining", "killed"])
