@@ -5,8 +5,7 @@ Methods with a capital-letter twin in ``spec/lifecycle.toml`` (``alloc`` is
 ``Alloc``) are protocol actions. The others are the entry events that the actions
 of ``copies``, ``attempts`` and ``grants`` are made of.
 
-Called by the engine thread and the pump; the connector's one lock is held around
-every call. Nothing here does I/O or reads a clock.
+Engine thread. Nothing here does I/O or reads a clock.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class EncodingTier:
 
     Attributes:
         recorder: Moves and records whatever the process has a lifecycle for.
-        listener: Told of every event, under the lock; must neither raise nor take long.
+        listener: Told of every event; must neither raise nor take long.
         gate: Asked before an entry is evicted, where others may use its memory; None
             where nobody does.
 
