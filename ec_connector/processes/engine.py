@@ -239,7 +239,9 @@ class DataProcesses:
         return self._address
 
     def pids(self, kind: str) -> list[int]:
-        """Process ids of those that work: ``server`` or ``reader``."""
+        """Process ids of those that work: ``server`` or ``reader``; or of the ``parent``."""
+        if kind == "parent":
+            return [] if self._parent is None else [self._parent.pid]
         return [data.pid for data in self._data.values() if data.kind == kind]
 
     def turn(self) -> None:

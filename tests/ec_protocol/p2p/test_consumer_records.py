@@ -177,6 +177,7 @@ def test_what_a_grant_pins_and_for_whom_is_recorded(world: Watched) -> None:
         "notice": "c1.1:h",
         "identity": b"consumer-identity".hex(),
         "expires_at": START + 30.0,
+        "extents": ((0, 2),),
     }
     assert complete["vars"]["grant:1"]["state"] == "completed"
     assert complete["args"] == {"grant": 1, "mm_hash": "h", "attempt": 1, "now": START}

@@ -161,7 +161,7 @@ def test_a_quarantined_encoding_is_missing(bench: Bench) -> None:
 def test_without_a_data_plane_nothing_is_ready_yet(bench: Bench) -> None:
     made = bench.grants
     bench.grants = ProducerGrants(
-        made.tier,
+        made.shelf,
         timing=made.timing,
         compat_hash=COMPAT,
         incarnation=made.incarnation,
