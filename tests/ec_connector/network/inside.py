@@ -205,9 +205,9 @@ class Inside(Instance):
             result.update(half.counters if half is not None else {})
         if self.reader is not None:
             result.update(self.reader.reader.counters)
-            result.update(self.reader._stats.counts())
+            result.update(self.reader._stats.counts)
         if self.server is not None:
-            result.update(self.server._stats.counts())
+            result.update(self.server._stats.counts)
             if self.server._serving is not None:
                 result.update(self.server._serving.grants.counters)
         return result

@@ -365,6 +365,7 @@ class OffersMachine(RuleBasedStateMachine):
             # What cannot be counts for one lease from when it is first looked at.
             world.offers._needed(offer.slot, world.now)
         world.pass_time(LEASE_S)
+        world.offers.catch_up(world.now)
         assert world.server.open_grants == 0
         assert world.shelf.inherited_blocks(world.now) == 0
         taken = [slot for slot in range(world.offers.table.slots) if self.state_of(slot)]

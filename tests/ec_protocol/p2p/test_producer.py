@@ -384,7 +384,7 @@ def test_ambiguity_outlives_its_time_while_a_grant_is_open(bench: Bench) -> None
     bench.granted(old_request())
     bench.granted(old_request())
     end = START + (_AMBIGUOUS_LEASES + 1) * LEASE
-    # The pump slept through everything; the notice comes before the tick.
+    # The server slept through everything; the notice comes before the tick.
     bench.grants.on_notice(b"old:h", end)
     assert bench.holders() == 2
     bench.grants.tick(end)
