@@ -120,7 +120,7 @@ def _families() -> dict[str, Family]:
             "result",
         ),
         Family(
-            "vllm:ec_pump_events",
+            "vllm:ec_process_events",
             "counter",
             "What the data processes met, and their ends.",
             "event",
@@ -214,10 +214,10 @@ class StatsSource:
             totals[f"vllm:ec_producer_events/{name}"] += count
         for name, count in figures.totals("stats").items():
             event = name.removeprefix(_TIER_EVENTS)
-            family = "vllm:ec_pump_events" if event == name else "vllm:ec_tier_events"
+            family = "vllm:ec_process_events" if event == name else "vllm:ec_tier_events"
             totals[f"{family}/{event}"] += count
         for kind, count in figures.exits.items():
-            totals[f"vllm:ec_pump_events/{kind}_exits"] += count
+            totals[f"vllm:ec_process_events/{kind}_exits"] += count
         return totals
 
     def _gauges(self) -> dict[str, int]:

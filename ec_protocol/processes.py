@@ -10,7 +10,9 @@ it is, and does what it is answered: start one, let one take work, kill one. The
   sent proves nothing;
 - one that gives no sign of life for ``stall_s``, that is not ready after ``start_s``, or
   that has drained for ``drain_s``, is killed (EC-14.5, EC-14.9);
-- one that dies again and again is started later and later;
+- one that dies again and again is started later and later, until one has worked for
+  ``lived_s`` (EC-14.12);
+- time in which the parent stood still itself is nobody's fault (EC-14.11);
 - there are never more than twice as many as are wanted, those included that were killed
   and do not end.
 
@@ -37,8 +39,13 @@ Kind = Literal["server", "reader"]
 _SHORT_LIVES: Final = 3
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
-#: Who has worked this long has not failed: the pauses begin anew.
-_LIVED_S: Final = 1.0
+#: Signs of life within ``stall_s``, of whoever is watched (EC-14.11).
+_BEATS: Final = 4
+
+
+def beat_interval(timing: Timing) -> float:
+    """Longest time between two signs of life of one process, in seconds (EC-14.11)."""
+    return timing.stall_s / _BEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ class Processes:
 
     Args:
         wanted: By kind.
-        timing: ``start_s``, ``stall_s`` and ``drain_s`` are used.
+        timing: ``start_s``, ``stall_s``, ``drain_s`` and ``lived_s`` are used.
         recorder: Moves the processes; None makes one without a trace.
         first: Number of the first process.
 
@@ -160,10 +167,17 @@ class Processes:
         one = self._known(process)
         one.beat_at = max(one.beat_at, at)
 
-    def stood_still(self, seconds: float) -> None:
-        """The parent itself stood still so long: nobody can be blamed for that time."""
+    def stood_still(self, seconds: float, now: float) -> None:
+        """The parent itself stood still so long: nobody can be blamed for that time.
+
+        Nothing is shifted beyond ``now``: who went on meanwhile gets no time on top.
+        """
         for one in self._all.values():
-            one.beat_at += seconds
+            one.beat_at = min(one.beat_at + seconds, now)
+            one.started_at = min(one.started_at + seconds, now)
+            one.drained_at = min(one.drained_at + seconds, now)
+            if one.took_at is not None:
+                one.took_at = min(one.took_at + seconds, now)
 
     def drain(self, process: int, now: float) -> None:
         """It is to get no new work: a READ of it is lost. Nothing if it has none anyway."""
@@ -187,7 +201,7 @@ class Processes:
 
     def _count_life(self, one: _Process, now: float) -> None:
         """Another one follows, and later if lives have been short."""
-        if one.took_at is not None and now - one.took_at >= _LIVED_S:
+        if one.took_at is not None and now - one.took_at >= self.timing.lived_s:
             self._short_lives[one.kind] = 0
             return
         self._short_lives[one.kind] += 1

@@ -292,8 +292,16 @@ def words() -> list[dict[str, Any]]:
             },
         ),
         ("leaving", "Leaving", {"process": 4}),
-        ("trouble", "Trouble", {"level": 40, "text": "reader 4 is killed", "fatal": False}),
-        ("trouble-fatal", "Trouble", {"level": 40, "text": "no such backend", "fatal": True}),
+        (
+            "trouble",
+            "Trouble",
+            {"level": 30, "text": "a.b: no room", "fatal": False, "who": "ec-reader 4"},
+        ),
+        (
+            "trouble-fatal",
+            "Trouble",
+            {"level": 40, "text": "no such backend", "fatal": True, "who": "ec-parent"},
+        ),
         ("replace", "Replace", {"process": 3, "reason": "server 3 keeps too much"}),
     ]
     return [

@@ -68,7 +68,7 @@ def produce(parent: Parent, pictures: list[Picture], instance: str, trace: str) 
             engine.drain(_STEP_TIMEOUT_S)
             params.update(engine.instance.scheduler.request_finished(request)[1] or {})
             parent.say("progress", doing=f"producer: saved {picture.name}")
-        parent.say("announced", params=params, pid=os.getpid())
+        parent.say("announced", params=params, pids=[*engine.data_pids(), os.getpid()])
         parent.listen()
     finally:
         engine.close()
@@ -82,7 +82,7 @@ def consume(parent: Parent, pictures: list[Picture], instance: str, trace: str) 
     if command is None:
         return
     kill_at = command.get("kill_at", 0)
-    pid = command["pid"]
+    pids = command["pids"]
     engine = DemoEngine(
         instance,
         "ec_consumer",
@@ -93,10 +93,15 @@ def consume(parent: Parent, pictures: list[Picture], instance: str, trace: str) 
     )
 
     def meanwhile(number: int) -> None:
-        """The producer dies while this picture, and no other, is being fetched."""
+        """The producer dies while this picture, and no other, is being fetched.
+
+        All of it, as when its machine dies: what serves for it would otherwise do so until
+        it is told that its engine is gone.
+        """
         if number == kill_at:
-            os.kill(pid, signal.SIGKILL)
-            parent.say("killed", pid=pid)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            parent.say("killed", pid=pids[-1])
 
     try:
         _compare(parent, engine, pictures, command["params"], own, meanwhile)

@@ -186,6 +186,11 @@ class DemoEngine:
             self.report()
             time.sleep(0.0005)
 
+    def data_pids(self) -> list[int]:
+        """Process ids of those that serve for this engine, and first of who replaces them."""
+        data = self.instance.data
+        return [] if data is None else [*data.pids("parent"), *data.pids("server")]
+
     def measured(self) -> dict[str, dict[str, float]]:
         """Mean latencies in milliseconds, and what the reading side counted."""
         data = self.instance.data

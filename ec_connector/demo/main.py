@@ -204,7 +204,7 @@ def _run_pair(
             elif event["event"] == "progress":
                 step(f"{run}: {event['doing']}")
         step(f"{run}: announced", 1)
-        consumer.tell(params=announced["params"], pid=announced["pid"], kill_at=kill_at)
+        consumer.tell(params=announced["params"], pids=announced["pids"], kill_at=kill_at)
         compared, stats = _follow(consumer, run, pictures, deadline, step)
     pulled = [item for item in compared if item["pulled"]]
     fallen = [item for item in compared if not item["pulled"]]

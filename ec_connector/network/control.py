@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control plane: a producer's ROUTER and a consumer's DEALERs, over ZMQ.
 
-Nothing here blocks. The pump owns every object and polls ``sockets``; payloads are
+Nothing here blocks. A data process owns every object and polls ``sockets``; payloads are
 decoded by ``ec_protocol.p2p.wire``, so that what a peer sends meets one decoder only.
 
 Each connection of a consumer is made once and never made again by itself: after a
@@ -23,10 +23,10 @@ from zmq.utils.monitor import parse_monitor_message
 
 from ec_connector.config.keyfiles import KeyPair
 from ec_connector.config.peers import is_address
-from ec_connector.engine.stats import PumpStats
 from ec_connector.network.binding import BindError, ControlPlaneError, address_to_bind
 from ec_connector.network.identity import Door, OpenDoor, authenticate
 from ec_connector.network.names import Addresses, Names
+from ec_connector.network.stats import NetworkStats
 from ec_protocol.announcements import HOST
 from ec_protocol.errors import ConfigError
 from ec_protocol.p2p import wire
@@ -115,10 +115,10 @@ def _receive(sock: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
 
 
 class ControlServer:
-    """A producer's ROUTER. Pump thread only.
+    """A producer's ROUTER. One thread only.
 
     Args:
-        context: The pump's ZMQ context.
+        context: The process's ZMQ context.
         host: Interface name, host name or address to bind; also what is announced.
         port: Port; 0 takes a free one.
         timing: Heartbeats.
@@ -140,7 +140,7 @@ class ControlServer:
         anywhere: bool = False,
     ) -> None:
         self.host = host
-        self._door = OpenDoor(PumpStats()) if door is None else door
+        self._door = OpenDoor(NetworkStats()) if door is None else door
         address = address_to_bind(host, port, anywhere=anywhere)
         self._socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         _heartbeats(self._socket, timing)

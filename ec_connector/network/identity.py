@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import logging
 from typing import Any, Final, Protocol
 
 import zmq
@@ -24,9 +23,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from ec_connector.config.keyfiles import KeyList, KeyPair
-from ec_connector.engine.stats import PumpStats
-
-logger = logging.getLogger(__name__)
+from ec_connector.network.stats import NetworkStats
 
 #: Where libzmq asks; the address is the protocol's.
 _ZAP: Final = "inproc://zeromq.zap.01"
@@ -95,7 +92,7 @@ class OpenDoor:
 
     sockets: Final[list[zmq.Socket[bytes]]] = []
 
-    def __init__(self, stats: PumpStats) -> None:
+    def __init__(self, stats: NetworkStats) -> None:
         self._stats = stats
 
     def guard(self, context: zmq.Context[Any], socket: zmq.Socket[bytes]) -> None:
@@ -108,7 +105,7 @@ class OpenDoor:
         """The kernel's word for where it comes from, and none of the peer's."""
         address = _property(frame, "Peer-Address")
         if address is None:
-            self._stats.count("requests_of_unknown_peers")
+            self._stats.counts["requests_of_unknown_peers"] += 1
             return None
         return by_address(address)
 
@@ -133,7 +130,7 @@ class KeyDoor:
         stats: Where it counts who was refused.
     """
 
-    def __init__(self, pair: KeyPair, listed: KeyList, stats: PumpStats) -> None:
+    def __init__(self, pair: KeyPair, listed: KeyList, stats: NetworkStats) -> None:
         self._pair = pair
         self._listed = listed
         self._stats = stats
@@ -175,7 +172,7 @@ class KeyDoor:
         key = _property(frame, "User-Id")
         if key is None or not self._listed.knows(key):
             # It was, when the connection was made.
-            self._stats.count("requests_of_removed_keys")
+            self._stats.counts["requests_of_removed_keys"] += 1
             return None
         return key.encode()
 
@@ -200,12 +197,11 @@ class KeyDoor:
         return [_ZAP_VERSION, number, b"400", b"this key is not in the list", b"", b""]
 
     def _count(self, event: int) -> None:
-        refused = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        number = self._stats.count("handshakes_refused" if refused else "handshakes_failed")
-        if number & (number - 1) == 0:
-            # The 1st, 2nd, 4th, 8th …: who knocks for ever must not fill the log.
-            why = "its key is not in ec_peer_keys" if refused else "it has no key, or not ours"
-            logger.warning("a peer was not let in, no. %d: %s", number, why)
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            counter, why = "handshakes_refused", "its key is not in ec_peer_keys"
+        else:
+            counter, why = "handshakes_failed", "it has no key, or means another server's"
+        self._stats.warn(counter, "a peer was not let in", why)
 
 
 def authenticate(socket: zmq.Socket[bytes], pair: KeyPair, server_key: str) -> None:

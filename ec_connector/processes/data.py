@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from ec_connector.clock import boottime
+from ec_connector.network.data.library import load_nixl
 from ec_connector.processes.channel import Channel
 from ec_connector.processes.loop import Loop
 from ec_connector.processes.memory import Shared, StatusPage
@@ -26,6 +27,7 @@ from ec_connector.processes.spawn import Mapping, settle
 from ec_connector.processes.spec import DataSpec, read_spec
 from ec_protocol.errors import ECError
 from ec_protocol.p2p import words
+from ec_protocol.processes import beat_interval
 from ec_protocol.trace import NdjsonSink, Trace
 
 logger = logging.getLogger("ec_connector.data")
@@ -34,21 +36,37 @@ logger = logging.getLogger("ec_connector.data")
 class LogToParent(logging.Handler):
     """What is logged here is told to the parent, which tells the engine's logger.
 
-    What it has no room for goes to standard error.
+    What it has no room for is dropped: nothing may wait for somebody who reads the log.
     """
 
     def __init__(self, parent: Channel) -> None:
         super().__init__()
         self._parent = parent
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises."""
         try:
             text = self.format(record)
-            if not self._parent.say(words.Trouble(record.levelno, text[:_LINE])):
-                sys.stderr.write(text + "\n")
+            self._parent.say(words.Trouble(record.levelno, text[:_LINE]))
         except Exception:
             self.handleError(record)
+
+
+def log_to(parent: Channel) -> None:
+    """Have everything that is logged in this process told to the parent, and nobody else."""
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.handlers = [LogToParent(parent)]
+    logging.captureWarnings(True)
+
+
+def _load_nixl(package: str) -> None:
+    """Load it, and take its log over, which goes to standard output in a format of its own."""
+    load_nixl(package)
+    nixl = logging.getLogger("nixl")
+    nixl.handlers.clear()
+    nixl.propagate = True
 
 
 #: Longest text of a log record that is passed on.
@@ -73,6 +91,8 @@ def _work(spec: DataSpec, loop: Loop, parent: Channel, engine: Channel) -> None:
 
     instance = spec.instance
     serves = spec.kind == "server"
+    if not serves or instance.bind is not None:
+        _load_nixl(instance.nixl)
     memory = Mapping(
         spec.region, instance.region_bytes, writable=instance.writable if serves else True
     )
@@ -105,11 +125,11 @@ def main(argv: list[str]) -> None:
     spec: DataSpec = read_spec(int(argv[1]), DataSpec)
     settle(f"ec-{spec.kind}", spec.parent_pid, dies_with_parent=True)
     parent = Channel.from_fd(spec.parent, words.ToData)
-    logging.getLogger().setLevel(logging.INFO)
-    logging.getLogger().addHandler(LogToParent(parent))
+    log_to(parent)
     kinds = words.ToServer if spec.kind == "server" else words.ToReader
     engine = Channel.from_fd(spec.engine, kinds)
-    loop = Loop(parent, engine, StatusPage(Shared(spec.status, writable=True)))
+    beat_s = beat_interval(spec.instance.timers())
+    loop = Loop(parent, engine, StatusPage(Shared(spec.status, writable=True)), beat_s)
     try:
         _work(spec, loop, parent, engine)
         code = 0

@@ -3,18 +3,16 @@
 
 Everything happens in ``turn``, which the host's hooks call: one look at what has come,
 which costs a microsecond when nothing has. There is no thread, lock or socket to a peer
-in the engine's process (EC-14.4).
+in the engine's process (EC-14.4). ``parent_process`` has what concerns the parent itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
 import select
-import subprocess
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -25,19 +23,14 @@ import msgspec
 from ec_connector.clock import boottime
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
-from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.environment import environment
+from ec_connector.processes.channel import Channel
 from ec_connector.processes.figures import Figures
 from ec_connector.processes.instance import instance_spec
 from ec_connector.processes.link import Link
 from ec_connector.processes.locks import KernelSlotLocks
-from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
-from ec_connector.processes.spawn import start
-from ec_connector.processes.spec import (
-    ParentSpec,
-    command,
-    write_spec,
-)
+from ec_connector.processes.memory import Shared, StatusPage
+from ec_connector.processes.parent_process import ParentProcess
+from ec_connector.processes.spawn import wait_readable
 from ec_protocol.announcements import Address, Source
 from ec_protocol.engine import Engine
 from ec_protocol.errors import ConfigError, ECError
@@ -59,15 +52,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a start may take beside ``start_s``, which is each process's own.
 _START_SLACK_S: Final = 5.0
-#: Numbers that each parent has for its processes: more than it can start.
-_NUMBERS: Final = 100_000
-#: Pause before the parent is started again, twice as long each time that it lived no
-#: longer than ``_LIVED_S``, up to the longest one.
-_PARENT_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 32.0
-_LIVED_S: Final = 60.0
-#: How often it is looked whether the parent lives.
-_WATCH_S: Final = 1.0
+#: How long the parent, and then its children, may take to end with the instance.
+_END_S: Final = 5.0
 #: What is remembered of the troubles of a start.
 _TROUBLES: Final = 8
 
@@ -122,27 +108,18 @@ class DataProcesses:
     ) -> None:
         self.figures = Figures()
         self._clock = clock
-        self._region = region
         self._timing = config.timing
         self._spec = instance_spec(config, facts, region, engine_id)
         engine.tier.recorder.facts("instance", name=self._spec.incarnation, process=0)
-        self._environ = environment(os.environ)
         self._data: dict[int, _Data] = {}
         self._by_fd: dict[int, _Data] = {}
         self._poll = select.poll()
-        self._parent: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._address: Address | None = None
         self._starting = False
         self._fatal = False
         self._troubles: deque[str] = deque(maxlen=_TROUBLES)
-        self._parent_status: StatusPage | None = None
-        self._parent_started_at = 0.0
-        self._parent_pause_s = _PARENT_PAUSE_S
-        self._parent_again_at = 0.0
-        self._looked_at = 0.0
-        self._suspected: float | None = None
-        self._parents = 0
+        self._watch_at = 0.0
         self._stopped = False
         slots = slots_for(region.num_blocks)
         self._table = Shared.create("ec-offers", table_bytes(slots))
@@ -150,10 +127,11 @@ class DataProcesses:
         format_table(self._table.view, slots, secrets.token_bytes(16))
         format_ledger(self._ledger.view, slots)
         self._locks = KernelSlotLocks(self._ledger.fd)
+        self._parent = ParentProcess(region, self._table, self._ledger, config.timing, clock)
         self.link = Link(engine, config.timing, fetches=self._spec.readers > 0)
         if self._spec.bind is not None:
             table, ledger = OfferTable(self._table.view), Ledger(self._ledger.view)
-            self.link.offer_in(table, ledger, self._locks, config.grant_quota)
+            self.link.offer_in(table, ledger, self._locks, config.grant_quota, clock)
         if config.events is not None:
             self.link.publish(config.events.queue)
 
@@ -187,51 +165,12 @@ class DataProcesses:
         return kinds["server"] >= int(self._spec.serves) and kinds["reader"] >= self._spec.readers
 
     def _start_parent(self) -> None:
-        with contextlib.ExitStack() as closing:
-            try:
-                self._channel = self._exec_parent(closing)
-            except OSError as exc:
-                text = f"the data processes' parent cannot be started: {exc}"
-                raise DataProcessError(text) from exc
-        self._parent_started_at = self._looked_at = self._clock()
+        try:
+            self._channel = self._parent.start(self._spec)
+        except OSError as exc:
+            text = f"the data processes' parent cannot be started: {exc}"
+            raise DataProcessError(text) from exc
         self._poll.register(self._channel.fileno(), select.POLLIN)
-
-    def _exec_parent(self, closing: contextlib.ExitStack) -> Channel:
-        """Start it; what it was handed is closed here in the end, whatever happens."""
-        ours, theirs = channel_pair()
-        closing.callback(theirs.close)
-        region = self._region.fileno()
-        flags = os.O_RDWR if self._spec.writable else os.O_RDONLY
-        server_region = os.open(f"/proc/self/fd/{region}", flags | os.O_CLOEXEC)
-        closing.callback(os.close, server_region)
-        # Whoever maps the file holds its lock (EC-10.2).
-        fcntl.flock(server_region, fcntl.LOCK_SH)
-        table = self._table.read_only()
-        closing.callback(os.close, table)
-        self._close_parent_status()
-        status = Shared.create("ec-status-parent", STATUS_BYTES)
-        self._parent_status = StatusPage(status)
-        spec = ParentSpec(
-            instance=self._spec,
-            engine=theirs.fileno(),
-            region=region,
-            region_for_server=server_region,
-            table=table,
-            ledger=self._ledger.fd,
-            status=status.fd,
-            first=self._parents * _NUMBERS + 1,
-        )
-        self._parents += 1
-        fd = write_spec(spec)
-        closing.callback(os.close, fd)
-        argv = command("ec_connector.processes.parent", fd, [self._spec.engine_id])
-        self._parent = start(argv, [fd, *spec.fds], self._environ)
-        return Channel(ours, words.FromParent)
-
-    def _close_parent_status(self) -> None:
-        if self._parent_status is not None:
-            self._parent_status.shared.close()
-            self._parent_status = None
 
     # ------------------------------------------------------------------------- the hooks
     @property
@@ -240,7 +179,9 @@ class DataProcesses:
         return self._address
 
     def pids(self, kind: str) -> list[int]:
-        """Process ids of those that work: ``server`` or ``reader``."""
+        """Process ids of those that work: ``server`` or ``reader``; or of the ``parent``."""
+        if kind == "parent":
+            return [] if self._parent.pid is None else [self._parent.pid]
         return [data.pid for data in self._data.values() if data.kind == kind]
 
     def turn(self) -> None:
@@ -264,11 +205,12 @@ class DataProcesses:
         overdrawn = self.link.overdrawn(now)
         if overdrawn is not None:
             self._replace(overdrawn, f"server {overdrawn} keeps too much")
-        if now >= self._looked_at + _WATCH_S:
-            self._watch_parent(now)
+        if now >= self._watch_at:
+            self._watch_at = now + self._parent.look_s
+            self._parent.watch(now)
             self._watch_data()
-        if self._channel is None and now >= self._parent_again_at:
-            self._again()
+        if self._channel is None:
+            self._again(now)
 
     def _hear_parent(self, now: float) -> None:
         channel = self._channel
@@ -280,7 +222,7 @@ class DataProcesses:
             elif isinstance(message, words.Leaving):
                 self.link.reader_leaves(message.process)
             else:
-                logger.log(message.level, "%s", message.text)
+                logger.log(message.level, "%s: %s", message.who, message.text)
                 if self._starting and message.level >= logging.ERROR:
                     self._troubles.append(message.text)
                     self._fatal = self._fatal or message.fatal
@@ -290,11 +232,11 @@ class DataProcesses:
         if channel.garbage:
             # Another version of it, or descriptors that did not come for want of room:
             # whom it has told us of nobody knows any more.
-            logger.error("the data processes' parent is not understood; it is replaced")
+            logger.error("ec-parent: it is not understood, and is replaced")
             self._forget_parent(now)
         elif not channel.open:
             # Its children die with it; each is seen to exit by itself.
-            logger.error("the data processes' parent is gone; another one is started")
+            logger.error("ec-parent: it is gone; another one is started")
             self._forget_parent(now)
 
     def _up(self, up: words.Up, fds: list[int]) -> None:
@@ -364,42 +306,17 @@ class DataProcesses:
             self._poll.unregister(self._channel.fileno())
             self._channel.close()
             self._channel = None
-        if now >= self._parent_started_at + _LIVED_S:
-            self._parent_pause_s = _PARENT_PAUSE_S
-        self._parent_again_at = now + self._parent_pause_s
-        self._parent_pause_s = min(2 * self._parent_pause_s, _LONGEST_PAUSE_S)
+        self._parent.gone(now)
 
-    def _watch_parent(self, now: float) -> None:
-        """A parent that stands still, or does not end, is killed; its children go with it.
-
-        It must be so at two looks: when everything stood still, as on a machine that was
-        asleep, nobody is to blame.
-        """
-        self._looked_at = now
-        parent, status = self._parent, self._parent_status
-        if parent is None or status is None or parent.poll() is not None:
-            return
-        beat_at = status.beat_at or self._parent_started_at + self._timing.start_s
-        if self._channel is None:
-            beat_at = self._parent_again_at
-        if now < beat_at + self._timing.stall_s:
-            self._suspected = None
-        elif self._suspected == beat_at:
-            logger.error("the data processes' parent stands still; it is killed")
-            parent.kill()
-        else:
-            self._suspected = beat_at
-
-    def _again(self) -> None:
+    def _again(self, now: float) -> None:
         """Another parent, when the children of the old one are gone (EC-14.6)."""
-        parent = self._parent
-        if self._data or (parent is not None and parent.poll() is None):
+        if self._data or not self._parent.due(now):
             return
         try:
             self._start_parent()
         except DataProcessError as exc:
             logger.error("%s", exc)
-            self._parent_again_at = self._clock() + _LONGEST_PAUSE_S
+            self._parent.cannot_start(now)
 
     # -------------------------------------------------------------------------- the end
     def read_figures(self) -> Figures:
@@ -413,34 +330,25 @@ class DataProcesses:
         if self._stopped:
             return
         self._stopped = True
-        channel, parent = self._channel, self._parent
+        channel = self._channel
         self.link.turn(self._clock())
         if channel is not None and not channel.say(words.Stop()):
             channel.close()  # which says the same, without a goodbye
-        if parent is not None:
-            try:
-                parent.wait(_START_SLACK_S)
-            except subprocess.TimeoutExpired:
-                logger.error("the data processes' parent did not end; it is killed")
-                parent.kill()
-                parent.wait()
+        self._parent.end(_END_S)
         self._last_exits()
         if channel is not None:
             channel.close()
-        self._close_parent_status()
+        self._parent.close()
         self._locks.close()
         self._table.close()
         self._ledger.close()
 
     def _last_exits(self) -> None:
         """What they said last, and the proof that they are gone."""
-        deadline = time.monotonic() + _START_SLACK_S
-        while self._data and time.monotonic() < deadline:
-            now = self._clock()
-            for data in list(self._data.values()):
-                ready, _, _ = select.select([data.pidfd], [], [], 0.05)
-                if ready:
-                    self._exited(data, now)
+        deadline = time.monotonic() + _END_S
+        for data in list(self._data.values()):
+            if wait_readable(data.pidfd, deadline - time.monotonic()):
+                self._exited(data, self._clock())
         for data in list(self._data.values()):
             logger.error("%s %d (pid %d) does not end", data.kind, data.number, data.pid)
             with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from ec_connector.events.log import EventLog
@@ -67,7 +68,12 @@ class Link:
             self.loans.on_landed, self.loans.on_failed = waiters.landed, waiters.failed
 
     def offer_in(
-        self, table: OfferTable, ledger: Ledger, locks: SlotLocks, grant_quota: float
+        self,
+        table: OfferTable,
+        ledger: Ledger,
+        locks: SlotLocks,
+        grant_quota: float,
+        clock: Callable[[], float],
     ) -> None:
         """Offer what is saved and fetched, in this table."""
         self.offers = Offers(
@@ -77,6 +83,7 @@ class Link:
             lease_s=self.timing.lease_s,
             max_blocks=int(self.engine.tier.num_blocks * grant_quota),
             recorder=self.engine.tier.recorder,
+            clock=clock,
         )
         self.engine.tier.gate = self.offers
         self.engine.serves = True

@@ -2,7 +2,9 @@
 """The one loop of a data process: it turns its work, shows that it lives, and sleeps.
 
 Only while a transfer is under way does it keep looking: NIXL moves nothing unless both
-sides progress their agents.
+sides progress their agents. Otherwise it sleeps until something comes or is due, and gets
+up in between for nothing but a sign of life, which touches nothing else: a host has many
+instances, and most of them are idle most of the time.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from ec_connector.processes.channel import Channel
 from ec_connector.processes.memory import StatusPage
 from ec_protocol.p2p import words
 
-#: Longest sleep: it must give a sign of life well within ``stall_s``.
-_IDLE_S: Final = 0.5
+#: The work is turned at least this often, whatever it says of its deadlines.
+_LONGEST_S: Final = 10.0
 #: Pause between two looks while a transfer is under way, and when it takes long.
 _BUSY_PAUSE_S: Final = 30e-6
 _SLOW_PAUSE_S: Final = 300e-6
 _SLOW_AFTER_S: Final = 0.1
-#: Figures are written down no more often.
+#: Figures are written down this long after something has happened, and no more often.
 _FIGURES_S: Final = 0.1
 
 
@@ -58,6 +60,7 @@ class Loop:
         parent: Channel to the parent.
         engine: Channel to the engine.
         status: Its status page.
+        beat_s: Longest time between two signs of life (EC-14.11).
         clock: Seconds of the common clock.
     """
 
@@ -66,15 +69,17 @@ class Loop:
         parent: Channel,
         engine: Channel,
         status: StatusPage,
+        beat_s: float,
         clock: Callable[[], float] = boottime,
     ) -> None:
         self._parent = parent
         self._engine = engine
         self._status = status
+        self._beat_s = beat_s
         self._clock = clock
         self._busy_since: float | None = None
         self._figures_at = float("-inf")
-        self._changed = False
+        self._changed = True
         self.stopped = False
 
     def wait_for_place(self) -> words.Take | None:
@@ -87,28 +92,28 @@ class Loop:
         poller.register(self._parent.fileno(), zmq.POLLIN)
         while self._parent.open:
             self._status.beat(self._clock())
-            poller.poll(int(_IDLE_S * 1000))
+            if not poller.poll(max(1, int(self._beat_s * 1000))):
+                continue
             for message in self._parent.hear():
                 return message if isinstance(message, words.Take) else None
         return None
 
     def run(self, work: Work) -> None:
         """Work until the instance ends."""
-        while not self.stopped and self._parent.open and self._engine.open:
-            now = self._clock()
-            self._status.beat(now)
+        while self._parent.open and self._engine.open:
+            self._status.beat(self._clock())
             worked = work.turn()
+            self._changed = True
             for message in self._parent.hear():
                 self.stopped = self.stopped or isinstance(message, words.Stop)
-            self._changed = self._changed or worked
-            if now >= self._figures_at + (_FIGURES_S if self._changed else _IDLE_S):
-                self._figures_at, self._changed = now, False
-                self._status.write(work.figures())
+            if self.stopped:
+                return
             self._sleep(work, worked)
 
     def _sleep(self, work: Work, worked: bool) -> None:
         """Wait until there may be something to do; not at all after work was found."""
         now = self._clock()
+        self._write_figures(work, now)
         if work.transferring(now):
             self._busy_since = now if self._busy_since is None or worked else self._busy_since
             if not worked:
@@ -119,12 +124,26 @@ class Loop:
         if worked:
             return
         deadline = work.next_deadline()
-        wait = _FIGURES_S if self._changed else _IDLE_S
-        wait = wait if deadline is None else min(wait, deadline - now)
+        until = now + _LONGEST_S if deadline is None else min(deadline, now + _LONGEST_S)
         poller = zmq.Poller()
         for end in (self._parent, self._engine):
             if end.open:
                 poller.register(end.fileno(), zmq.POLLIN)
         for sock in work.sockets:
             poller.register(sock, zmq.POLLIN)
-        poller.poll(max(1, int(wait * 1000 + 0.999)) if wait > 0 else 0)
+        while not poller.poll(self._milliseconds(until - now)):
+            now = self._clock()
+            self._status.beat(now)
+            self._write_figures(work, now)
+            if now >= until:
+                return
+
+    def _milliseconds(self, wait: float) -> int:
+        """How long to poll: until it is time for a sign of life, or for figures."""
+        wait = min(wait, self._beat_s, _FIGURES_S if self._changed else wait)
+        return max(1, int(wait * 1000 + 0.999)) if wait > 0 else 0
+
+    def _write_figures(self, work: Work, now: float) -> None:
+        if self._changed and now >= self._figures_at + _FIGURES_S:
+            self._figures_at, self._changed = now, False
+            self._status.write(work.figures())

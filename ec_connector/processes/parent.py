@@ -7,8 +7,9 @@ starts others (``ec_protocol.processes`` decides). It touches no network and no 
 the region. Each data process that works is handed on to the engine: its channel, a pidfd
 by which the engine learns of its end first-hand, and its status page.
 
-When the engine is gone, it kills them all and ends; when it is gone itself, they die by
-their parent-death signal, which its one thread makes reliable.
+It acts for itself: whether the engine takes a step is nothing to it (EC-14.10). When the
+engine is gone, it kills them all and ends; when it is gone itself, they die by their
+parent-death signal, which its one thread makes reliable.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ec_connector.clock import boottime
 from ec_connector.processes.channel import Channel, channel_pair
 from ec_connector.processes.environment import serving_on
 from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
-from ec_connector.processes.spawn import settle, start
+from ec_connector.processes.spawn import settle, start, wait_readable
 from ec_connector.processes.spec import DataSpec, ParentSpec, command, read_spec, write_spec
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import words
@@ -39,14 +40,14 @@ from ec_protocol.processes import (
     StartProcess,
     TakePlace,
     Wanted,
+    beat_interval,
 )
 from ec_protocol.trace import NdjsonSink, Recorder, Trace
 
-#: Longest sleep: heartbeats are looked at this often.
-_LOOK_S: Final = 0.5
 #: How long the data processes have to say goodbye when the instance ends.
 _GOODBYE_S: Final = 1.0
-#: Messages for the engine that may wait; then those of the log are dropped.
+#: Messages for the engine that may wait; then those of the log are dropped. Of others
+#: there are no more than a few for each process that runs.
 _MAX_UNSAID: Final = 256
 #: Longest text for the engine's log, in characters.
 _LINE: Final = 4096
@@ -133,7 +134,8 @@ class _Parent:
         self._children: dict[int, _Child] = {}
         self._unsaid: list[tuple[Any, tuple[int, ...]]] = []
         self._stopping = False
-        self._looked_at = boottime()
+        self._beat_s = beat_interval(self.processes.timing)
+        self._awake_at = boottime()
         self._status = StatusPage(Shared(spec.status, writable=True))
 
     def _recorder(self) -> Recorder:
@@ -150,14 +152,34 @@ class _Parent:
     # ----------------------------------------------------------------------- the loop
     def run(self) -> None:
         """Until the engine is gone, or says so."""
-        while self.engine.open and not self._stopping and not self._engine_exited():
-            self._status.beat(boottime())
+        while not self._over():
             self._look()
             self._tell_engine()
-            self._sleep()
+            if not self._over():
+                self._sleep()
         self._end()
 
+    def _over(self) -> bool:
+        return self._stopping or not self.engine.open or self._engine_exited()
+
+    def _wake(self) -> float:
+        """A sign of life, and what time it is.
+
+        What has passed beyond the longest sleep it stood still itself, and the others may
+        have: a machine that was suspended, a terminal that stopped all of them (EC-14.11).
+        """
+        now = boottime()
+        late = now - self._awake_at - self._beat_s
+        if late > 0:
+            self.processes.stood_still(late, now)
+        self._awake_at = now
+        self._status.beat(now)
+        return now
+
     def _look(self) -> None:
+        # Before anybody's sign of life is read: who is stopped in between judges by a
+        # time at which it had still been fresh.
+        now = self._wake()
         for message in self.engine.hear():
             if isinstance(message, words.Stop):
                 self._stopping = True
@@ -171,10 +193,6 @@ class _Parent:
             if child.popen.poll() is not None:
                 self._hear(child)  # what it said between that look and its end
                 self._exited(child)
-        now = boottime()
-        if now - self._looked_at > 2 * _LOOK_S:
-            self.processes.stood_still(now - self._looked_at)
-        self._looked_at = now
         for process in self.processes.tick(now):
             self._do(process, now)
 
@@ -203,7 +221,7 @@ class _Parent:
             elif isinstance(message, words.Failing):
                 child.failed = message.error
             else:
-                self._trouble(message.level, f"ec-{child.kind} {number}: {message.text}")
+                self._trouble(message.level, message.text, who=f"ec-{child.kind} {number}")
         # What it says there is its own affair; it cannot have lived later than now.
         self.processes.beat(number, min(child.status.beat_at, boottime()))
 
@@ -218,6 +236,7 @@ class _Parent:
 
     def _exited(self, child: _Child) -> None:
         del self._children[child.number]
+        self._unsay(child.number)
         code = child.popen.returncode
         now = boottime()
         ours = child.number in self.processes.numbers("killed")
@@ -248,16 +267,29 @@ class _Parent:
                 self._trouble(level, f"{child.kind} {child.number} is killed: {what.reason}")
 
     # ----------------------------------------------------------------------- the engine
-    def _trouble(self, level: int, text: str, *, fatal: bool = False) -> None:
+    def _trouble(
+        self, level: int, text: str, *, who: str = "ec-parent", fatal: bool = False
+    ) -> None:
         if len(self._unsaid) >= _MAX_UNSAID and not fatal:
             return  # an engine that does not step reads no log either
         # One line, and one that fits into a message: a child may say anything.
         text = " ".join(text[:_LINE].encode(errors="replace").decode().splitlines())
-        self._say(words.Trouble(level, text, fatal=fatal))
+        self._say(words.Trouble(level, text, fatal=fatal, who=who))
 
     def _say(self, message: Any, *fds: int) -> None:
         # Numbers of our own: the child may be gone before the engine reads.
         self._unsaid.append((message, tuple(os.dup(fd) for fd in fds)))
+
+    def _unsay(self, process: int) -> None:
+        """Who is gone by now needs no introduction: what waits for an engine has a bound."""
+        waits = self._unsaid
+        self._unsaid = []
+        for message, fds in waits:
+            if isinstance(message, words.Trouble) or message.process != process:
+                self._unsaid.append((message, fds))
+                continue
+            for fd in fds:
+                os.close(fd)
 
     def _tell_engine(self) -> None:
         while self._unsaid:
@@ -269,10 +301,10 @@ class _Parent:
                 os.close(fd)
 
     def _engine_exited(self) -> bool:
-        ready, _, _ = select.select([self._engine_pidfd], [], [], 0)
-        return bool(ready)
+        return wait_readable(self._engine_pidfd, 0.0)
 
     def _sleep(self) -> None:
+        """Until somebody says something or ends, or something is due."""
         poll = select.poll()
         for fd in (self.engine.fileno(), self._engine_pidfd):
             poll.register(fd, select.POLLIN)
@@ -280,20 +312,25 @@ class _Parent:
             poll.register(child.pidfd, select.POLLIN)
             if child.channel.open:
                 poll.register(child.channel.fileno(), select.POLLIN)
+        now = self._awake_at
         deadline = self.processes.next_deadline()
-        wait = _LOOK_S if deadline is None else min(_LOOK_S, deadline - boottime())
+        until = float("inf") if deadline is None else deadline
         if self._unsaid:
-            wait = min(wait, _LOOK_S / 10)
-        poll.poll(max(1.0, wait * 1000))
+            until = min(until, now + self._beat_s)
+        while not poll.poll(max(1.0, min(self._beat_s, until - now) * 1000)):
+            now = self._wake()
+            if now >= until:
+                return
 
     def _end(self) -> None:
         """Let them say goodbye if the engine did, kill them, and see that they are gone."""
-        for child in self._children.values():
+        # Who does not work has nothing to say, and may not listen yet.
+        works = [child for child in self._children.values() if child.works and self._stopping]
+        for child in works:
             child.channel.say(words.Stop())
-        until = boottime() + (_GOODBYE_S if self._stopping else 0.0)
-        for child in self._children.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.popen.wait(max(0.0, until - boottime()))
+        until = boottime() + _GOODBYE_S
+        for child in works:
+            wait_readable(child.pidfd, until - boottime())
         self.processes.stop()
         for what in self.processes.tick(boottime()):
             self._do(what, boottime())

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -53,6 +54,13 @@ def start(
         env=environ,
         close_fds=True,
     )
+
+
+def wait_readable(fd: int, seconds: float) -> bool:
+    """Whether a descriptor is readable within that time; a pidfd is when its process is gone."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def _has_stderr() -> bool:

@@ -162,13 +162,15 @@ class Trouble(_Said, tag=True, frozen=True):
 
     Attributes:
         level: Of Python's ``logging``.
-        text: One line.
+        text: One line; what a data process has logged, with the name of its logger first.
         fatal: The instance cannot have its data processes.
+        who: Whose it is: ``ec-parent``, ``ec-server 3``. The parent fills it in.
     """
 
     level: int
     text: str
     fatal: bool = False
+    who: str = ""
 
 
 # ------------------------------------------------------------------ engine to parent

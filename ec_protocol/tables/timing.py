@@ -113,6 +113,7 @@ class Timing:
     heartbeat_ttl_s: float = timer_specs()["heartbeat_ttl_s"].default
     start_s: float = timer_specs()["start_s"].default
     stall_s: float = timer_specs()["stall_s"].default
+    lived_s: float = timer_specs()["lived_s"].default
     drain_s: float = timer_specs()["drain_s"].default
 
     def __post_init__(self) -> None:

@@ -182,7 +182,6 @@ ARGUMENTS: Final[Mapping[str, _Fields]] = MappingProxyType(
         "PeerDrained": _PEER,
         "Expect": _OFFER,
         "Offer": _OFFER,
-        "Withdraw": _OFFER,
         "Close": {**_OFFER, "now": "time"},
         "Lend": _LOAN,
         "Landed": _LOAN,

@@ -91,6 +91,15 @@ def running(wanted: Mapping[Kind, Wanted]) -> World:
     return world
 
 
+def short_lives() -> World:
+    """Three have died at once: after the next one comes a pause."""
+    world = running(READERS)
+    for number in (1, 2, 3):
+        world.exit(number)
+    world.ready(4, 5, 6)
+    return world
+
+
 # ------------------------------------------------------------------------- the start
 def test_all_that_are_wanted_are_started_at_once_and_no_more() -> None:
     world = World(BOTH)
@@ -189,7 +198,7 @@ def test_who_drains_and_stands_still_is_killed_for_whatever_comes_first() -> Non
     world.ready()
     world.processes.drain(1, world.now)
     world.beat(2, 3)
-    world.tick(1.5)
+    world.tick(world.timing.stall_s - 0.5)
     world.beat(2, 3)
     assert KillProcess(1, "stalled") in world.tick(0.5)
 
@@ -290,156 +299,6 @@ def test_while_it_starts_nobody_asks_for_signs_of_life() -> None:
     assert world.processes.next_deadline() == START + world.timing.start_s
     world.ready(1)
     assert world.processes.next_deadline() == world.now + world.timing.stall_s
-
-
-# -------------------------------------------------------------------------- back-off
-def pauses(world: World, count: int, lives_s: float = 0.0) -> list[float]:
-    """How long it takes each time until one that died is started again."""
-    waited = []
-    for _ in range(count):
-        (number,) = world.running
-        world.ready()
-        world.live(lives_s)
-        since = world.now
-        commands = world.exit(number)
-        while not commands:
-            deadline = world.processes.next_deadline()
-            assert deadline is not None
-            assert deadline > world.now
-            assert world.tick(0.5 * (deadline - world.now)) == []
-            world.now = deadline
-            commands = world.tick()
-        waited.append(world.now - since)
-    return waited
-
-
-def test_one_that_dies_again_and_again_is_started_later_and_later() -> None:
-    world = World({"reader": Wanted(1, 0)})
-    world.tick()
-    expected = [0.0, 0.0, 0.0, *(0.1 * 2**n for n in range(9)), 30.0, 30.0]
-    assert pauses(world, 14) == pytest.approx(expected, abs=1e-6)
-
-
-def test_one_that_dies_for_ever_is_started_for_ever() -> None:
-    world = World({"reader": Wanted(1, 0)})
-    world.tick()
-    assert pauses(world, 1200)[-1] == pytest.approx(30.0, abs=1e-6)
-
-
-def test_one_that_has_worked_for_a_while_has_not_failed() -> None:
-    world = World({"reader": Wanted(1, 0)})
-    world.tick()
-    assert pauses(world, 6)[-1] > 0.3
-    # A pause that has begun is kept, and no other one follows.
-    assert pauses(world, 3, lives_s=1.0) == [0.0, 0.0, 0.0]
-    assert pauses(world, 4) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
-
-
-def test_almost_a_second_is_not_enough() -> None:
-    world = World({"reader": Wanted(1, 0)})
-    world.tick()
-    assert pauses(world, 4, lives_s=0.99) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
-
-
-def test_to_stand_by_is_not_to_work() -> None:
-    """A start that takes long and ends by itself, again and again."""
-    world = World({"reader": Wanted(0, 1)})
-    world.tick()
-    assert pauses(world, 4, lives_s=60.0) == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-6)
-
-
-def test_a_parent_that_stood_still_blames_nobody() -> None:
-    world = running(BOTH)
-    world.now += 100.0
-    world.processes.stood_still(100.0)
-    assert world.tick() == []
-    world.now += world.timing.stall_s
-    assert len(world.tick()) >= 5, "but for the time after that"
-
-
-@pytest.mark.parametrize("state", ["starting", "spare", "working", "draining", "killed"])
-def test_a_short_life_counts_in_whatever_state_it_ends(state: str) -> None:
-    world = World({"reader": Wanted(0, 1) if state == "spare" else Wanted(1, 0)})
-    world.tick()
-    followed = []
-    for _ in range(4):
-        (number,) = world.of("starting")
-        if state == "killed":
-            world.tick(world.timing.start_s)
-        elif state != "starting":
-            world.processes.ready(number, world.now)
-            world.processes.tick(world.now)
-            if state == "draining":
-                world.processes.drain(number, world.now)
-        assert number in world.of(state)
-        world.exit(number)
-        followed.append(len(world.of("starting")))
-    assert followed[:3] == [1, 1, 1]
-    assert world.processes._not_before["reader"] == world.now + 0.1
-
-
-def test_a_start_that_fails_at_once_counts_as_a_death() -> None:
-    """No descriptors, no memory: who starts it says that it has exited."""
-    world = World({"reader": Wanted(1, 0)})
-    world.tick()
-    for _ in range(3):
-        (number,) = world.of("starting")
-        world.exit(number)
-        world.tick(1.0)
-    assert world.processes.counters["starts"] == 4
-    assert world.processes.counters["died"] == 3
-
-
-def test_kinds_do_not_wait_for_each_other() -> None:
-    world = running(BOTH)
-    for number in world.of("working", "reader") + world.of("spare", "reader"):
-        world.exit(number)
-    assert world.of("starting", "reader") != []
-    commands = world.exit(1)
-    assert [type(c) for c in commands if c.kind == "server"] == [TakePlace, StartProcess]  # type: ignore[union-attr]
-
-
-def short_lives() -> World:
-    """Three have died at once: after the next one comes a pause."""
-    world = running(READERS)
-    for number in (1, 2, 3):
-        world.exit(number)
-    world.ready(4, 5, 6)
-    return world
-
-
-def test_a_spare_takes_its_place_although_no_start_is_due() -> None:
-    world = short_lives()
-    assert world.exit(4) == [TakePlace(6, "reader")]
-    assert world.of("working") == [5, 6]
-
-
-def test_a_kind_that_lacks_one_has_the_end_of_its_pause_as_deadline() -> None:
-    world = short_lives()
-    world.exit(4)
-    assert world.processes.next_deadline() == world.now + 0.1
-    assert world.tick(0.1) == [StartProcess(7, "reader")]
-    assert world.processes.next_deadline() == START + world.timing.stall_s
-
-
-@pytest.mark.clause("EC-14.4")
-def test_processes_that_cannot_be_ended_do_not_pile_up() -> None:
-    """Killed, and stuck in the kernel: each next one would get stuck too."""
-    world = running(BOTH)
-    for _ in range(50):
-        world.tick(world.timing.stall_s)
-        world.tick(world.timing.start_s)
-    assert len(world.processes) <= 2 * (2 + 3)
-    kinds = list(world.running.values())
-    assert (kinds.count("server"), kinds.count("reader")) == (4, 6)
-    stuck = world.of("killed", "reader")
-    assert len(stuck) == 6
-    deadline = world.processes.next_deadline()
-    assert deadline is None or deadline >= world.now, "nothing to do but to wait"
-    for number in stuck:
-        world.exit(number)
-    world.tick(60.0)
-    assert len(world.of("starting", "reader")) == 3, "all is well when they end after all"
 
 
 # ----------------------------------------------------------------------------- the end

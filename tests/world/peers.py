@@ -105,7 +105,7 @@ class Played:
             format_table(self.table, slots, b"k" * 16)
             format_ledger(self.ledger, slots)
             table, ledger = OfferTable(self.table), Ledger(self.ledger)
-            self.link.offer_in(table, ledger, FreeLocks(), 0.9)
+            self.link.offer_in(table, ledger, FreeLocks(), 0.9, lambda: self.now)
             self.link.server_works(2, self.server)
         if engine.loads:
             self.link.reader_works(READER, self.reader)

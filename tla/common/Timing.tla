@@ -23,6 +23,7 @@ TimerNames == {
     "heartbeat_ttl_s",
     "start_s",
     "stall_s",
+    "lived_s",
     "drain_s"}
 
 \* An ack that comes at its last moment must still leave time for a READ.

@@ -11,7 +11,7 @@ GraceSettings ==
      retry_interval_s: {1}, retry_max_interval_s: {1}, fetch_budget_s: {9},
      announce_hold_s: {1}, fetched_hold_s: {1},
      heartbeat_interval_s: {1}, heartbeat_timeout_s: {2}, heartbeat_ttl_s: {3},
-     start_s: {1}, stall_s: Few(4), drain_s: Few(4)]
+     start_s: {1}, stall_s: Few(4), lived_s: {1}, drain_s: Few(4)]
 
 \* Put in the place of an inequality, it is dropped.
 Dropped(any) == TRUE

@@ -11,7 +11,7 @@ FetchSettings ==
      retry_interval_s: Even(2), retry_max_interval_s: {4}, fetch_budget_s: {6, 8, 10},
      announce_hold_s: {2}, fetched_hold_s: {2},
      heartbeat_interval_s: {2}, heartbeat_timeout_s: {4}, heartbeat_ttl_s: {6},
-     start_s: {2}, stall_s: {2}, drain_s: {2}]
+     start_s: {2}, stall_s: {2}, lived_s: {2}, drain_s: {2}]
 
 PeerSettings ==
     [ack_timeout_s: {2}, read_timeout_s: {4}, quarantine_s: {8},
@@ -19,7 +19,7 @@ PeerSettings ==
      retry_interval_s: {2}, retry_max_interval_s: {4}, fetch_budget_s: {12},
      announce_hold_s: {2}, fetched_hold_s: {2},
      heartbeat_interval_s: Even(4), heartbeat_timeout_s: Even(4), heartbeat_ttl_s: Even(4),
-     start_s: {2}, stall_s: {2}, drain_s: {2}]
+     start_s: {2}, stall_s: {2}, lived_s: {2}, drain_s: {2}]
 
 \* Put in the place of an inequality, it is dropped.
 Dropped(any) == TRUE

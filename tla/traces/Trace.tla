@@ -118,7 +118,6 @@ Action(r) ==
     \/ r.act = "PeerDrained" /\ PeerDrained(r)
     \/ r.act = "Expect" /\ Expect(r)
     \/ r.act = "Offer" /\ Offer(r)
-    \/ r.act = "Withdraw" /\ Withdraw(r)
     \/ r.act = "Close" /\ Close(r)
     \/ r.act = "Lend" /\ Lend(r)
     \/ r.act = "Landed" /\ Landed(r)

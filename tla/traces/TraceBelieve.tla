@@ -26,7 +26,7 @@ Believe(r) ==
         grants == [i \in DOMAIN r.grants |-> grant(i)]
         lost == IF r.act \in {"Retire", "RetireLoan"}
                   THEN [i \in DOMAIN r.entries |-> r.entries[i].extents] ELSE <<>>
-        offer(i) == r.offers[i] @@ [name |-> r.name, until |-> r.t]
+        offer(i) == r.offers[i] @@ [name |-> r.name]
         loan(i) == r.loans[i] @@ [name |-> r.name]
         placed(i) == \/ r.act = "TakePlace"
                      \/ i \in DOMAIN s.processes /\ s.processes[i].placed

@@ -38,7 +38,7 @@ NewOffer(r) ==
                 \A o \in DOMAIN s.offers : s.offers[o].entry # EntryId(r))
 Entered(r) ==
     [state |-> OfferInitial, slot |-> r.offers[r.id].slot, entry |-> EntryId(r),
-     name |-> r.name, until |-> r.t]
+     name |-> r.name]
 
 \* | offers[id]         | vars.offer:ID           | Offer.variables             |
 \* | .state             | .state                  | Offer.state                 |
@@ -69,16 +69,6 @@ Offer(r) ==
                     !.offers = r.id :> OfferAfter(x, "open"),
                     !.last = IF known THEN <<>> ELSE [offer |-> r.id]],
                     {OfferMove(r.id, x, "open", {})})
-
-\* A grant that was decided before it may be recorded after it.
-\* | r.id               | args.offer              | Offer.offer_id              |
-Withdraw(r) ==
-    /\ HasOffer(r)
-    /\ LET x == OfferRec(r)
-       IN /\ Table(OfferEdges, x.state, "withdraw", {})
-          /\ Change(r, [Nothing EXCEPT
-                 !.offers = r.id :> [OfferAfter(x, "withdraw") EXCEPT !.until = r.t]],
-                 {OfferMove(r.id, x, "withdraw", {})})
 
 \* Judged by what the servers have recorded, and not by the ledger, which is theirs too.
 \* | r.now              | args.now                | Offers.close                |

@@ -133,7 +133,8 @@ class KitProcesses:
         self.link = Link(engine, timing, fetches=spec.readers > 0)
         if spec.bind is not None:
             table, ledger = OfferTable(self._table), Ledger(self._ledger)
-            self.link.offer_in(table, ledger, KitSlotLocks(self._taken), spec.grant_quota)
+            locks = KitSlotLocks(self._taken)
+            self.link.offer_in(table, ledger, locks, spec.grant_quota, clock)
         if spec.events is not None:
             self.link.publish(spec.events.queue)
         wanted: dict[Kind, Wanted] = {}

@@ -52,7 +52,8 @@ def test_all_three_runs_move_the_right_bytes_and_leave_nothing() -> None:
     assert pulled.read_ms is not None
     assert local.outcome == "3 loaded"
     assert local.ack_ms is None
-    assert killed.outcome == "1 pulled, 2 fell back"
+    # The fetch under way when it died may have landed; none after it can.
+    assert killed.outcome in ("1 pulled, 2 fell back", "2 pulled, 1 fell back")
     assert "killed (-9)" in killed.note
     assert regions() <= before
 

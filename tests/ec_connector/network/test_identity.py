@@ -18,10 +18,10 @@ needs("zmq", "msgspec")
 import zmq
 
 from ec_connector.config.keyfiles import KeyList, KeyPair
-from ec_connector.engine.stats import PumpStats
 from ec_connector.network.control import Arrived, ControlClient, ControlServer
 from ec_connector.network.identity import KeyDoor, by_address
 from ec_connector.network.names import Names
+from ec_connector.network.stats import NetworkStats
 from ec_protocol.tables.timing import Timing
 from tests.world.instance import wait_for
 from tests.world.keys import Fleet, new_pair
@@ -44,7 +44,7 @@ class Site:
         self.context = zmq.Context()
         self.names = Names()
         self.clock = Clock()
-        self.stats = PumpStats()
+        self.stats = NetworkStats()
         self.fleet = Fleet(folder)
         self.fleet.member("server")
         self.servers: list[ControlServer] = []
@@ -125,7 +125,7 @@ def test_who_is_in_the_list_is_let_in_as_its_key(site: Site) -> None:
     found: list[Arrived] = []
     wait_for(lambda: found.extend(client.receive()) or bool(found), "an answer")
     assert found[0].source == peer
-    assert site.stats.counts() == {}
+    assert site.stats.counts == {}
 
 
 @pytest.mark.clause("EC-15.2")
@@ -139,7 +139,7 @@ def test_who_is_not_in_the_list_is_refused_counted_and_told(
     client.send(peer, b"hello")
     assert site.decided(server, client)[0] == (peer, False)
     wait_for(
-        lambda: site.turn(server) == [] and site.stats.counts().get("handshakes_refused") == 1,
+        lambda: site.turn(server) == [] and site.stats.counts.get("handshakes_refused") == 1,
         "the count",
     )
     assert client.refused == 1
@@ -156,7 +156,7 @@ def test_a_peer_without_keys_is_not_heard_by_a_server_that_has_some(site: Site) 
     client.send(peer, b"hello")
     assert site.decided(server, client)[0] == (peer, False)
     wait_for(
-        lambda: site.turn(server) == [] and site.stats.counts().get("handshakes_failed", 0) >= 1,
+        lambda: site.turn(server) == [] and site.stats.counts.get("handshakes_failed", 0) >= 1,
         "the count",
     )
 
@@ -210,9 +210,7 @@ def test_a_key_that_is_removed_is_not_heard_over_its_standing_connection(site: S
     site.clock.now += 1.0
     client.send(peer, b"two")
     wait_for(
-        lambda: (
-            site.turn(server) == [] and site.stats.counts().get("requests_of_removed_keys") == 1
-        ),
+        lambda: site.turn(server) == [] and site.stats.counts.get("requests_of_removed_keys") == 1,
         "the count",
     )
     # And it does not come back.

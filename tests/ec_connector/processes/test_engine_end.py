@@ -39,16 +39,38 @@ class Played(Node):
 
     def raise_parent(self) -> None:
         """A parent, as far as the engine has it."""
-        data = self.data
+        data, parent = self.data, self.data._parent
         ours, theirs = channel_pair()
         data._channel = Channel(ours, words.FromParent)
         data._poll.register(ours.fileno(), 1)
-        data._parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        status = Shared.create("ec-test", STATUS_BYTES)
-        data._close_parent_status()
-        data._parent_status = StatusPage(status)
-        data._parent_started_at = data._looked_at = self.now
+        parent._popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        parent.close()
+        parent._status = StatusPage(Shared.create("ec-test", STATUS_BYTES))
+        parent._started_at = parent._looked_at = self.now
+        parent._beat_at = parent._silent_s = 0.0
+        data._watch_at = self.now
         self.parent = Channel(theirs, words.ToParent)
+
+    def beats(self) -> None:
+        """The parent gives a sign of life."""
+        assert self.data._parent._status is not None
+        self.data._parent._status.beat(self.now)
+
+    @property
+    def popen(self) -> subprocess.Popen[bytes]:
+        assert self.data._parent._popen is not None
+        return self.data._parent._popen
+
+    def parent_dies(self) -> None:
+        self.popen.kill()
+        self.popen.communicate()
+        self.parent.close()
+
+    def steps(self, seconds: float, each: float = 0.5) -> None:
+        """The engine takes steps meanwhile."""
+        for _ in range(round(seconds / each)):
+            self.now += each
+            self.turn()
 
     def comes(self, number: int, kind: str = "server", port: int = 5601) -> Child:
         """A data process takes its place."""
@@ -70,11 +92,7 @@ class Played(Node):
     def close(self) -> None:
         for child in self.sleepers:
             child.kill()
-        parent = self.data._parent
-        assert parent is not None
-        parent.kill()
-        parent.communicate()
-        self.parent.close()
+        self.parent_dies()
         for end in self.ends:
             end.close()
         super().close()
@@ -190,9 +208,10 @@ def test_a_pidfd_is_never_taken_for_another_ones(node: Played, monkeypatch) -> N
 def test_troubles_are_logged_and_fatal_ones_stop_a_start_only(node: Played, caplog) -> None:
     with caplog.at_level(logging.DEBUG):
         for level in (10, 20, 40):
-            node.parent.say(words.Trouble(level, f"at {level}", fatal=True))
+            node.parent.say(words.Trouble(level, f"at {level}", fatal=True, who="ec-server 3"))
         node.turn()
-    assert [r.levelno for r in caplog.records if r.message.startswith("at ")] == [10, 20, 40]
+    said = [r for r in caplog.records if r.message.startswith("ec-server 3: at ")]
+    assert [r.levelno for r in said] == [10, 20, 40]
     assert not node.data._fatal
     assert not node.data._troubles
 
@@ -205,10 +224,7 @@ def test_a_parent_that_is_not_understood_is_replaced(node: Played, monkeypatch) 
     node.turn()
     assert node.data._channel is None
     assert started == []
-    parent = node.data._parent
-    assert parent is not None
-    parent.kill()
-    parent.wait()
+    assert node.popen.wait(60) == -9
     node.now += 0.99
     node.turn()
     assert started == []
@@ -217,52 +233,153 @@ def test_a_parent_that_is_not_understood_is_replaced(node: Played, monkeypatch) 
     assert started == [node.now]
 
 
-def test_parents_that_die_at_once_are_started_later_and_later(node: Played, monkeypatch) -> None:
-    started: list[float] = []
-    monkeypatch.setattr(node.data, "_start_parent", lambda: started.append(node.now))
+@pytest.fixture
+def started(node: Played, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When another parent was started; the test plays it."""
+    times: list[float] = []
+
+    def start() -> None:
+        times.append(node.now)
+        node.raise_parent()
+
+    monkeypatch.setattr(node.data, "_start_parent", start)
+    return times
+
+
+@pytest.mark.clause("EC-14.12")
+def test_parents_that_die_at_once_are_started_later_and_later(
+    node: Played, started: list[float]
+) -> None:
     pauses = []
     for _ in range(8):
-        parent = node.data._parent
-        assert parent is not None
-        parent.kill()
-        parent.communicate()
-        node.parent.close()
+        node.parent_dies()
         node.turn()
         at, count = node.now, len(started)
         while len(started) == count:
-            node.now += 0.5
-            node.turn()
+            node.steps(0.5)
         pauses.append(node.now - at)
-        node.raise_parent()
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0]
-    node.now += 60.0
-    node.data._forget_parent(node.now)
-    assert node.data._parent_again_at == node.now + 1.0
 
 
-@pytest.mark.parametrize("asleep", [False, True])
-def test_a_parent_that_gives_no_sign_is_killed_at_the_second_look(
-    node: Played, asleep: bool
+@pytest.mark.clause("EC-14.10")
+def test_an_idle_engine_starts_another_parent_in_its_first_hook(
+    node: Played, started: list[float]
 ) -> None:
-    status, parent = node.data._parent_status, node.data._parent
-    assert status is not None
-    assert parent is not None
-    status.beat(node.now)
+    """It was told of nothing: the parent and its children have been gone for an hour."""
+    child = node.comes(1)
+    node.turn()
+    node.now += node.node.timing.lived_s
+    node.beats()
+    child.kill()
+    wait_for(lambda: node.data._poll.poll(0) != [], "the exit")
+    node.parent_dies()
+    node.now += 3600.0
+    node.turn()
+    assert started == [node.now]
+    assert node.data.figures.exits == {"server": 1}
+
+
+@pytest.mark.clause("EC-14.6", "EC-14.10")
+def test_not_before_the_children_of_the_old_one_are_gone(
+    node: Played, started: list[float]
+) -> None:
+    child = node.comes(1)
+    node.turn()
+    node.now += node.node.timing.lived_s
+    node.beats()
+    node.parent_dies()
+    node.steps(60.0)
+    assert started == []
+    child.kill()
+    wait_for(lambda: node.turn() or started != [], "the exit")  # type: ignore[func-returns-value]
+    assert started == [node.now]
+
+
+@pytest.mark.clause("EC-14.12")
+def test_how_long_a_parent_has_lived_is_not_how_long_ago_it_was_started(
+    node: Played, started: list[float]
+) -> None:
+    """An engine without steps learns late that its parent has died at once."""
+    node.parent_dies()
+    node.now += 3600.0
+    node.turn()
+    assert started == []
+    node.steps(1.0)
+    assert len(started) == 1
+    node.beats()
+    node.now += node.node.timing.lived_s - 0.01
+    node.beats()
+    node.parent_dies()
+    node.turn()
+    assert len(started) == 1
+    node.steps(2.0)
+    assert len(started) == 2
+
+
+@pytest.mark.clause("EC-14.12")
+def test_a_parent_that_has_lived_ends_the_pauses(node: Played, started: list[float]) -> None:
+    for _ in range(3):
+        node.parent_dies()
+        node.turn()
+        count = len(started)
+        while len(started) == count:
+            node.steps(0.5)
+    node.now += node.node.timing.lived_s
+    node.beats()
+    node.parent_dies()
+    node.turn()
+    assert started[-1] == node.now
+    node.parent_dies()
+    node.turn()
+    node.steps(1.0)
+    assert started[-1] == node.now, "and the next pause is the first again"
+
+
+# ------------------------------------------------------------- a parent that stands still
+@pytest.mark.clause("EC-14.11")
+def test_a_parent_that_gives_no_sign_is_killed(node: Played, caplog) -> None:
     stall = node.node.timing.stall_s
-    node.now += stall - 0.01 if not asleep else 3600.0
+    node.steps(2.0)
+    node.beats()
     node.turn()
-    if asleep:  # everything was; it goes on
-        status.beat(node.now)
-    node.now += 1.0
+    node.steps(stall)
+    assert node.popen.poll() is None
+    node.steps(1.0)
+    assert node.popen.wait(60) == -9
+    assert "ec-parent: it stands still and is killed" in caplog.messages
+
+
+@pytest.mark.clause("EC-14.11")
+def test_a_parent_that_never_gives_one_is_killed_when_its_start_is_over(node: Played) -> None:
+    start = node.node.timing.start_s
+    node.steps(start - 1.0)
+    assert node.popen.poll() is None
+    node.steps(2.0)
+    assert node.popen.wait(60) == -9
+
+
+@pytest.mark.clause("EC-14.11")
+@pytest.mark.parametrize("looks", range(6))
+def test_time_without_steps_is_nobodys_fault(node: Played, looks: int) -> None:
+    """The machine slept, or all were stopped, or the engine was idle; at any moment."""
+    node.beats()
     node.turn()
-    assert parent.poll() is None
-    status.beat(node.now)
-    node.now += stall + 0.01
+    node.steps(0.5 * looks)
+    node.now += 3600.0
     node.turn()
-    assert parent.poll() is None, "one look is none"
-    node.now += 1.0
-    node.turn()
-    assert parent.wait(60) == -9
+    node.steps(0.5)
+    assert node.popen.poll() is None, "it has had no time to give one since"
+    node.beats()
+    node.steps(3.0)
+    assert node.popen.poll() is None
+
+
+@pytest.mark.clause("EC-14.11")
+def test_one_that_gives_signs_lives(node: Played) -> None:
+    for _ in range(100):
+        node.beats()
+        node.steps(1.0)
+    assert node.popen.poll() is None
 
 
 def test_nothing_is_done_after_the_end(node: Played) -> None:

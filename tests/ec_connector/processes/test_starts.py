@@ -23,6 +23,7 @@ from tests.needs import needs
 needs("nixl", "zmq")
 
 from ec_connector.processes import engine as engine_end
+from ec_connector.processes import parent_process
 from ec_connector.processes.engine import DataProcessError
 from ec_protocol.errors import ECError
 from tests import ROOT
@@ -111,11 +112,11 @@ def test_without_nixl_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("room", range(0, 12, 3))
 def test_without_descriptors_it_says_so(room: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    in_use = max(int(fd) for fd in os.listdir("/proc/self/fd"))
     made = Unstarted("ec_producer")
+    in_use = max(int(fd) for fd in os.listdir("/proc/self/fd"))
     taken: list[int] = []
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 10, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 16, hard))
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.dup(0))
@@ -131,13 +132,13 @@ def test_without_descriptors_it_says_so(room: int) -> None:
 
 
 def test_a_program_that_cannot_be_run_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_end, "command", lambda *a: ["/no/such/python"])
+    monkeypatch.setattr(parent_process, "command", lambda *a: ["/no/such/python"])
     refused("parent cannot be started", "/no/such/python", extra=PATIENT)
 
 
 def test_a_parent_that_dies_at_once_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        engine_end, "command", lambda *a: [sys.executable, "-c", "raise SystemExit"]
+        parent_process, "command", lambda *a: [sys.executable, "-c", "raise SystemExit"]
     )
     refused("cannot be started", extra=PATIENT)
 
@@ -165,9 +166,8 @@ def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine_end.DataProcesses, "turn", interrupt)
     with pytest.raises(Interrupted):
         made.start()
-    parent = made.data._parent
-    assert parent is not None
-    assert parent.returncode is not None
+    assert made.data._parent.pid is not None
+    assert not made.data._parent.runs
     monkeypatch.undo()
     made.close()
 
@@ -180,8 +180,6 @@ def test_the_orderly_end_leaves_no_process_no_port_and_no_file(tmp_path: Path) -
         processes, address = everybody(node), node.address
         region = node.region.path
         assert len(processes) == 6
-        started = time.monotonic()
-    assert time.monotonic() - started < 30
     wait_gone(*processes)
     assert not Path(region).exists()
     with socket.socket() as again:

@@ -31,7 +31,7 @@ BROKEN: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "T7": ({"retry_interval_s": 23.25}, {"retry_interval_s": 23.0}),
     "T8": ({"min_read_s": 20.25}, {"min_read_s": 20.0}),
     "T9": ({"retry_max_interval_s": 25.0}, {"retry_max_interval_s": 24.75}),
-    "T10": ({"drain_s": 58.25}, {"drain_s": 58.0}),
+    "T10": ({"drain_s": 56.25}, {"drain_s": 56.0}),
 }
 
 

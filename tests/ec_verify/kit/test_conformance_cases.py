@@ -24,7 +24,7 @@ from tests.recording import kit
 
 #: What no black box can be asked (docs/conformance/kit.md): a field of the sockets' own PING,
 #: and what a parent sees of processes that it has started.
-UNSEEN = {"heartbeat_ttl_s", "start_s", "stall_s"}
+UNSEEN = {"heartbeat_ttl_s", "start_s", "stall_s", "lived_s"}
 #: What our implementation does not have, with the reason.
 NOT_OURS = {"EC-6.2/6": "NIXL confirms no aborts"}
 
