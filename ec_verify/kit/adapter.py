@@ -192,7 +192,11 @@ class Adapter:
 
     # -------------------------------------------------------------------- control
     def request(self, *, now: float, identity: str, frames: list[str]) -> Result:
-        """Frames reach the producer's ROUTER from a peer (the frames after the identity)."""
+        """Frames reach the producer's ROUTER from a peer (the frames after the identity).
+
+        ``identity`` is the one that its socket has chosen, hex. Read as text it begins with
+        the name of the host that its packets come from, and a slash (EC-15.1).
+        """
         raise Unsupported("request")
 
     def answer(self, *, now: float, peer: list[Json], frames: list[str]) -> Result:

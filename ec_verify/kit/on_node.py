@@ -261,7 +261,9 @@ class OnNode(InMemory, Generic[AnyShell]):
         def reply(frame: bytes) -> None:
             self.emit("frames", to=identity, frames=["", frame.hex()])
 
-        self.at(now).asked(bytes.fromhex(identity), [bytes.fromhex(f) for f in frames], reply)
+        # Who it is, is not what its socket calls itself (EC-15.1).
+        host = bytes.fromhex(identity).partition(b"/")[0]
+        self.at(now).asked(host, [bytes.fromhex(f) for f in frames], reply)
         return self.tick(now=now)
 
     def answer(self, *, now: float, peer: list[Json], frames: list[str]) -> Result:

@@ -4,7 +4,7 @@
 
 EXTENDS Quota, TLC
 
-CONSTANTS A, B, C, D
+CONSTANTS A, B, C, D, p, q, r
 
 \* A takes two blocks, the others one each: in the region of four blocks all are
 \* within the bounds, in a smaller one A is beyond them.
@@ -15,6 +15,11 @@ Symmetry == Permutations(Peers) \cup Permutations({B, C, D})
 \* a peer.
 SizeLarge == [e \in Enc |-> CASE e = A -> 5 [] e = B -> 3 [] OTHER -> 1]
 SymmetryLarge == Permutations(Peers) \cup Permutations({C, D})
+
+\* Every name is another host's; or p and q are one host.
+EachItsOwn == [x \in Peers |-> x]
+TwoNames == [x \in Peers |-> IF x = q THEN p ELSE x]
+SymmetryNames == Permutations({B, C, D})
 
 -----------------------------------------------------------------------------
 \* Two peers hold one encoding, whose blocks count once.

@@ -19,7 +19,8 @@ CONSTANTS
     Enc,            \* Encodings.
     Size,           \* [Enc -> 1..]: blocks that an encoding takes.
     Capacity,       \* Blocks of the region.
-    Peers,          \* Identities that ask; one machine may have several.
+    Peers,          \* Names under which somebody asks.
+    Host,           \* [Peers -> who that is, as the connection proves (EC-15.1)].
     Slots,          \* Grants that can be outstanding at once, 1 ..
     PeerQuota,      \* Blocks that one peer may pin.
     GrantQuota,     \* Blocks that all grants together may pin.
@@ -29,9 +30,11 @@ CONSTANTS           \* Safeguards, TRUE except in bug configs.
     PeerShare,      \* What one peer pins is bounded.
     GrantShare,     \* What all grants together pin is bounded.
     LargeAlone,     \* An encoding beyond that bound is granted while nothing else is.
-    LargePause      \* Not so again until the engine had its turn.
+    LargePause,     \* Not so again until the engine had its turn.
+    ProvenIdentity  \* A peer is who it proves to be, whatever it calls itself.
 
 ASSUME GrantQuota < Capacity /\ \A e \in Enc : Size[e] <= Capacity
+ASSUME DOMAIN Host = Peers
 
 VARIABLES
     est,            \* [Enc -> EntryStates]; "freed" also before the first use.
@@ -45,7 +48,10 @@ vars == <<est, gst, who, what, want, paused>>
 
 -----------------------------------------------------------------------------
 Open == {g \in Slots : gst[g] \notin GrantTerminal}
-OpenOf(p) == {g \in Open : who[g] = p}
+Hosts == {Host[p] : p \in Peers}
+OpenOf(h) == {g \in Open : Host[who[g]] = h}
+\* What counts as one peer's: its host's, or with a broken identity the name's.
+Judged(p) == IF ProvenIdentity THEN OpenOf(Host[p]) ELSE {g \in Open : who[g] = p}
 Pins(e) == Cardinality({g \in Open : what[g] = e})
 Granted == {what[g] : g \in Open}
 
@@ -64,7 +70,7 @@ Servable(e) == est[e] \in {"ready", "pinned"}
 Large(e) == Size[e] > GrantQuota
 
 PeerRoom(p, e) ==
-    PeerShare => OpenOf(p) = {} \/ Sum(OpenOf(p)) + Size[e] <= PeerQuota
+    PeerShare => Judged(p) = {} \/ Sum(Judged(p)) + Size[e] <= PeerQuota
 GrantRoom(e) ==
     IF Large(e) THEN (LargeAlone => Open = {}) /\ (LargePause => ~paused)
     ELSE GrantShare => e \in Granted \/ Blocks(Granted) + Size[e] <= GrantQuota
@@ -173,10 +179,10 @@ TypeOK ==
 \* EC-2.4: pinned means granted to somebody.
 PinSafetyInv == \A e \in Enc : est[e] = "pinned" <=> Pins(e) > 0
 
-\* EC-5.10, the two bounds themselves. Beyond the first is only a peer's only
-\* grant, beyond the second only the only grant that there is.
+\* EC-5.10 and EC-15.1, the two bounds themselves: of one host, under whatever
+\* names, and of all. Beyond the first is only a host's only grant, beyond the second only the only grant that there is.
 PeerShareInv ==
-    \A p \in Peers : Sum(OpenOf(p)) <= PeerQuota \/ Cardinality(OpenOf(p)) = 1
+    \A h \in Hosts : Sum(OpenOf(h)) <= PeerQuota \/ Cardinality(OpenOf(h)) = 1
 GrantShareInv == Blocks(Granted) <= GrantQuota \/ Cardinality(Open) = 1
 
 \* F11, what the bounds are for. Grants never pin the tier solid, except by one
@@ -187,8 +193,8 @@ NotSolidInv == Blocks(Granted) < Capacity \/ \E e \in Granted : Size[e] = Capaci
 \* of all leaves beside its own bound, or beside the largest encoding that it was
 \* granted, if that alone is more.
 OthersServedInv ==
-    \A p, q \in Peers, e \in Enc :
-        (/\ p # q /\ Open = OpenOf(p) /\ Servable(e)
+    \A h, i \in Hosts, e \in Enc :
+        (/\ h # i /\ Open = OpenOf(h) /\ Servable(e)
          /\ Size[e] + PeerQuota <= GrantQuota
          /\ \A x \in Granted : Size[e] + Size[x] <= GrantQuota)
             => e \in Granted \/ Blocks(Granted) + Size[e] <= GrantQuota

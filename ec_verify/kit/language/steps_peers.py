@@ -35,12 +35,16 @@ class Exchange(Step):
 
 
 class Ask(Step):
-    """A played consumer sends an XferReq; the ack is expected at once."""
+    """A played consumer sends an XferReq; the ack is expected at once.
+
+    With ``alias`` over another socket of its host, which has another identity.
+    """
 
     ask: str
     by: str
     hash: str
     session: str = ""
+    alias: str = ""
     attempt: int | None = None
     version: int | None = 2
     form: Literal["extended", "old"] = "extended"

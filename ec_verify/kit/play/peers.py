@@ -14,7 +14,7 @@ from ec_verify.kit.play.verbs import plays
 from ec_verify.kit.play.wire import decoded, ends, hand_over, notice, nth, readable
 from ec_verify.kit.world import frames
 from ec_verify.kit.world.checks import CheckFailed, compare
-from ec_verify.kit.world.nodes import Message, Played
+from ec_verify.kit.world.nodes import Message, Played, identity_of
 from ec_verify.kit.world.world import World
 
 #: The fields of the extended form, and what is measured of an ack that has them.
@@ -64,7 +64,8 @@ def _play_ask(world: World, step: steps.Ask) -> None:
     fields = _build({**fields, **step.fields}, world)
     channel = f"{step.ask}>{step.by}"
     before = len(world.channel(channel))
-    world.call(node, "request", identity=by.identity, frames=["", frames.encode(fields).hex()])
+    identity = identity_of(by.name, by.incarnation, step.alias)
+    world.call(node, "request", identity=identity, frames=["", frames.encode(fields).hex()])
     answers = world.channel(channel)[before:]
     del world.channel(channel)[before:]
     if len(answers) != 1:

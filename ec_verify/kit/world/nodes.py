@@ -122,9 +122,12 @@ class GrantSeen:
     twice: bool = False
 
 
-def identity_of(name: str, incarnation: int) -> str:
-    """Identity of the DEALER of a node's process, hex: each process has another."""
-    return f"{name}/{incarnation}".encode().hex()
+def identity_of(name: str, incarnation: int, alias: str = "") -> str:
+    """Identity of a DEALER of a node's process, hex: each process has another.
+
+    What stands before the first slash is the host that its packets come from (EC-15.1).
+    """
+    return "/".join([name, str(incarnation), *([alias] if alias else [])]).encode().hex()
 
 
 @dataclass(eq=False)

@@ -65,7 +65,7 @@ def _sent(world: World, node: Node, output: dict[str, Any]) -> None:
     to = output["to"]
     node.extended = node.extended or frames.extended(output["frames"])
     if isinstance(to, str):
-        target, _, process = bytes.fromhex(to).decode(errors="replace").partition("/")
+        target, process, *_ = [*bytes.fromhex(to).decode(errors="replace").split("/"), ""]
         # A connection ends with its process: nobody else gets the answer.
         meant = int(process) if process.isdecimal() else 0
         message = Message("answer", output["frames"], meant)
