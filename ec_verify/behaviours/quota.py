@@ -19,6 +19,8 @@ from ec_verify.behaviours.schedule import BLOCKS_EACH, Draft
 #: into a schedule.
 _SIZES: Final = {"A": 2}
 _CLAUSE: Final = "EC-5.10"
+#: The one operator for ``Host`` of which a schedule is made.
+_EACH_ITS_OWN: Final = "<- EachItsOwn"
 
 
 class QuotaEvent(Event):
@@ -41,6 +43,8 @@ def schedule(
             "what an encoding larger than the bounds costs is over with its lease, "
             "and no schedule ends one alone"
         )
+    if constants.get("Host", _EACH_ITS_OWN) != _EACH_ITS_OWN:
+        raise NotExpressible("who asks under which name is not told: EC-15.1/1 is about that")
     quotas = {"peer": peer_quota / capacity, "grants": grant_quota / capacity}
     draft = Draft(
         {

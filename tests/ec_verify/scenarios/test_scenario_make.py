@@ -32,6 +32,8 @@ LEFT_OUT = {
     "BugFleetOneMeaning": "an old consumer asks",
     "BugQuotaLargeTurns": "no schedule ends a lease alone",
     "BugQuotaLargePause": "no schedule ends a lease alone",
+    "BugQuotaNames": "which name is whose: EC-15.1/1",
+    "BugQuotaNamesOthers": "which name is whose: EC-15.1/1",
 }
 
 
