@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ec_connector.config import values as values_of
+from ec_connector.config.peers import ONLY_HERE
 from ec_protocol.tables.timing import timer_specs
 
 
@@ -85,9 +86,10 @@ def _keys() -> dict[str, Key]:
         Key(
             "ec_allowed_peers",
             "list[str]",
-            (),
+            ONLY_HERE,
             "Consumer: hosts that a request may name as producers: names, addresses or networks; "
-            "a list or a comma-separated string. Empty allows every host.",
+            "a list or a comma-separated string. The default is this host. `*` allows every host, "
+            "an empty list none.",
             values_of.peers,
         ),
         Key(

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from typing import Final
 
 from ec_protocol.announcements import HOST
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def is_address(host: str) -> bool:
@@ -20,7 +23,7 @@ def is_loopback(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(host: str) -> _Address | None:
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -29,12 +32,18 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-class AllowedPeers:
-    """Hosts that a request may send us to; without any rule every host is.
+#: The rule that allows every host.
+ANYBODY: Final = "*"
+#: This host, and no other.
+ONLY_HERE: Final = ("localhost", "127.0.0.0/8", "::1")
 
-    A rule is a host name, an address, or a network such as ``10.1.0.0/16``. Names are
-    compared as they are written, and never looked up: a name is allowed only if it is
-    a rule itself, whatever address it has.
+
+class AllowedPeers:
+    """Hosts that a request may send us to; without any rule none (EC-15.6).
+
+    A rule is a host name, an address, a network such as ``10.1.0.0/16``, or ``*``. Names
+    are compared as they are written: a name is allowed only if it is a rule itself. What
+    it then turns out to mean is judged again, by whoever has looked it up.
 
     Args:
         rules: The rules.
@@ -43,24 +52,54 @@ class AllowedPeers:
         ValueError: A rule is none of these.
     """
 
-    def __init__(self, rules: Sequence[str] = ()) -> None:
+    def __init__(self, rules: Sequence[str] = ONLY_HERE) -> None:
+        self._anybody = ANYBODY in rules
         self._names: set[str] = set()
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         for rule in rules:
             try:
                 self._networks.append(ipaddress.ip_network(rule.strip("[]")))
             except ValueError:
+                if rule == ANYBODY:
+                    continue
                 if "/" in rule or not HOST.fullmatch(rule):
                     raise ValueError(f"{rule!r} is no host name, address or network") from None
                 self._names.add(rule.lower())
 
     def allows(self, host: str) -> bool:
-        """Whether ``host`` may be connected to."""
-        if not self._names and not self._networks:
-            return True
-        if host.lower() in self._names:
-            return True
-        address = _address(host)
+        """Whether ``host`` may be connected to, as far as it can be told unseen."""
+        return self._anybody or host.lower() in self._names or self._inside(_address(host))
+
+    def meant(self, host: str, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Those of a host's addresses that may be connected to.
+
+        A name that is allowed may mean any address, but none that has a meaning of its own:
+        no resolver is to lead us to ourselves or to whoever is on the same wire, unless
+        that is allowed by itself. ``localhost`` is this host and nothing else.
+
+        Args:
+            host: As the request says it.
+            addresses: What it means.
+        """
+        if not self.allows(host):
+            return ()
+        return tuple(text for text in addresses if self._may_mean(host.lower(), _address(text)))
+
+    def _may_mean(self, host: str, address: _Address | None) -> bool:
         if address is None:
             return False
-        return any(address in network for network in self._networks)
+        if self._anybody or self._inside(address):
+            return True
+        if host not in self._names:
+            return False
+        if host == "localhost":
+            return address.is_loopback
+        return not (
+            address.is_loopback
+            or address.is_link_local
+            or address.is_multicast
+            or address.is_unspecified
+        )
+
+    def _inside(self, address: _Address | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)

@@ -75,7 +75,7 @@ class ECConfig:
         nixl_backends: NIXL backends in order of preference.
         peer_quota: Share of the region that one peer may pin.
         grant_quota: Share of the region that all peers together may pin.
-        allowed_peers: Hosts that a request may name; empty: every one.
+        allowed_peers: Hosts that a request may name.
         region_guard: Whether to start the region's guard.
         trace_file: Where to write the protocol trace; None writes none.
         timing: Timers; their inequalities hold.

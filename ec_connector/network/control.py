@@ -22,13 +22,16 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from ec_connector.config.keyfiles import KeyPair
-from ec_connector.config.peers import is_address
-from ec_connector.network.binding import BindError, ControlPlaneError, address_to_bind
+from ec_connector.config.peers import AllowedPeers, is_address
+from ec_connector.network.addresses import (
+    BindError,
+    PeerAddressError,
+    address_to_bind,
+    check_peer,
+)
 from ec_connector.network.identity import Door, OpenDoor, authenticate
 from ec_connector.network.names import Addresses, Names
 from ec_connector.network.stats import NetworkStats
-from ec_protocol.announcements import HOST
-from ec_protocol.errors import ConfigError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
 from ec_protocol.tables.timing import Timing
@@ -62,10 +65,6 @@ _LOST: Final = {
 }
 
 
-class PeerAddressError(ControlPlaneError, ConfigError):
-    """A peer address that cannot be connected to."""
-
-
 class Arrived(NamedTuple):
     """One message.
 
@@ -82,19 +81,6 @@ class Arrived(NamedTuple):
 
 def _endpoint(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-
-
-def check_peer(peer: PeerKey) -> None:
-    """Refuse an address that cannot be one.
-
-    Raises:
-        PeerAddressError: Names the part that is wrong.
-    """
-    host, port = peer[:2]
-    if not isinstance(host, str) or not HOST.fullmatch(host) or "[" in host or "]" in host:
-        raise PeerAddressError(f"peer host {host!r:.80}: expected a host name or an IP address")
-    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise PeerAddressError(f"peer port {port!r}: expected 1 to 65535")
 
 
 def _heartbeats(sock: zmq.Socket[bytes], timing: Timing) -> None:
@@ -266,6 +252,7 @@ class ControlClient:
         timing: Heartbeats; also the time a connection may take to be made.
         names: Looks host names up.
         pair: Our keys; with them we talk to those only whose key we are told (EC-15.3).
+        allowed: Hosts that may be connected to; None: this one only.
 
     Attributes:
         refused: Handshakes that failed.
@@ -278,8 +265,10 @@ class ControlClient:
         names: Names,
         *,
         pair: KeyPair | None = None,
+        allowed: AllowedPeers | None = None,
     ) -> None:
         self.refused = 0
+        self._allowed = AllowedPeers() if allowed is None else allowed
         self._context = context
         self._timing = timing
         self._names = names
@@ -322,10 +311,12 @@ class ControlClient:
             # Neither would shake hands; and nothing goes out in clear that need not.
             self._cannot(peer, _REFUSED[zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL])
             return
+        # Judged again, and what is judged is what is connected to (EC-15.6).
+        addresses = self._allowed.meant(host, addresses)
         avoid = self._avoid.get(host)
         address = next((a for a in addresses if a != avoid), avoid if addresses else None)
         if address is None:
-            self._cannot(peer, "the name has no address")
+            self._cannot(peer, "it has no address, or none that ec_allowed_peers allows")
             return
         try:
             self._connections[peer] = _Connection(

@@ -24,7 +24,7 @@ from ec_connector.events.codec import (
     unpack_number,
 )
 from ec_connector.events.log import MAX_BATCH, Told, as_events
-from ec_connector.network.binding import BindError
+from ec_connector.network.addresses import BindError
 from ec_connector.network.stats import NetworkStats
 from ec_protocol.errors import RemoteProtocolError
 

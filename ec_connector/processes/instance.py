@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ec_connector.config.settings import ECConfig
 from ec_connector.engine.facts import ModelFacts
+from ec_connector.processes.devices import reading_from, serving_on
 from ec_connector.processes.spec import EventsSpec, InstanceSpec
 from ec_protocol.p2p import wire
 
@@ -28,7 +29,7 @@ def instance_spec(
     Raises:
         BindError: Other hosts could reach what is to be bound, and nobody said that they may.
     """
-    from ec_connector.network.binding import address_to_bind
+    from ec_connector.network.addresses import address_to_bind
     from ec_connector.network.data.library import which_nixl
 
     events = config.events
@@ -65,6 +66,9 @@ def instance_spec(
         key_file=config.key_file,
         peer_keys=config.peer_keys,
         anywhere=config.serves_anywhere,
+        allowed_peers=config.allowed_peers,
+        server_devices=serving_on(config.side_channel[0]) if config.side_channel else "",
+        reader_devices=reading_from(config.allowed_peers) if config.consumes else "",
         readers=READERS if config.consumes else 0,
         trace_file=config.trace_file,
     )

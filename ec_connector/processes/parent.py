@@ -27,7 +27,7 @@ import msgspec
 
 from ec_connector.clock import boottime
 from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.environment import serving_on
+from ec_connector.processes.devices import VARIABLE
 from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
 from ec_connector.processes.spawn import settle, start, wait_readable
 from ec_connector.processes.spec import DataSpec, ParentSpec, command, read_spec, write_spec
@@ -76,8 +76,9 @@ class _Child:
             table=spec.table if serves else -1,
             ledger=spec.ledger if serves else -1,
         )
-        bind = parent.instance.bind
-        more = serving_on(bind[0]) if serves and bind is not None else {}
+        instance = parent.instance
+        devices = instance.server_devices if serves else instance.reader_devices
+        more = {VARIABLE: devices} if devices else {}
         fd, popen = -1, None
         try:
             fd = write_spec(data)

@@ -10,6 +10,7 @@ import zmq
 
 from ec_connector.clock import boottime
 from ec_connector.config.keyfiles import read_key_pair
+from ec_connector.config.peers import AllowedPeers
 from ec_connector.network.data.base import DataPlaneReader
 from ec_connector.network.names import Names
 from ec_connector.network.stats import NetworkStats
@@ -81,6 +82,7 @@ class ReaderWork:
             stats=self._stats,
             tick_s=tick_s,
             pair=None if instance.key_file is None else read_key_pair(instance.key_file),
+            allowed=AllowedPeers(instance.allowed_peers),
         )
 
     @property

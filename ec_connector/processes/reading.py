@@ -15,6 +15,7 @@ from typing import Any, Final
 import zmq
 
 from ec_connector.config.keyfiles import KeyPair
+from ec_connector.config.peers import AllowedPeers
 from ec_connector.network.control import ControlClient
 from ec_connector.network.data.base import DataPlaneError, DataPlaneReader
 from ec_connector.network.names import Names
@@ -53,6 +54,7 @@ class Reading:
         stats: Where to count.
         tick_s: Timers are looked at no more often.
         pair: Our keys, where peers have keys.
+        allowed: Hosts that may be connected to; None: this one only.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Reading:
         stats: NetworkStats,
         tick_s: float = TICK_S,
         pair: KeyPair | None = None,
+        allowed: AllowedPeers | None = None,
     ) -> None:
         self.reader = reader
         self._tick_s = tick_s
@@ -73,7 +76,9 @@ class Reading:
         self._plane = plane
         self._clock = clock
         self._stats = stats
-        self._client = ControlClient(context, self._fetches.timing, names, pair=pair)
+        self._client = ControlClient(
+            context, self._fetches.timing, names, pair=pair, allowed=allowed
+        )
         self._sent_at: dict[int, float] = {}
         self._posted_at: dict[int, float] = {}
         self._ticked_at = float("-inf")

@@ -51,6 +51,9 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
             peers have no keys.
         peer_keys: Where the public keys of its peers are.
         anywhere: Whether it may be reached from other hosts.
+        allowed_peers: Hosts that it may read from; see ``AllowedPeers``.
+        server_devices: Network devices on which the data plane serves; ``""``: any.
+        reader_devices: Those over which it reads.
         readers: Readers that work; 0: the instance fetches nothing.
         trace_file: Where traces go; None writes none.
     """
@@ -73,6 +76,9 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str | None = None
     peer_keys: str | None = None
     anywhere: bool = False
+    allowed_peers: tuple[str, ...] = ()
+    server_devices: str = ""
+    reader_devices: str = ""
     readers: int = 0
     trace_file: str | None = None
 

@@ -41,6 +41,7 @@ def make_spec(
         backends=(),
         bind=("127.0.0.1", 0) if serves else None,
         advertised=(host, port),
+        allowed_peers=("*",),
         peer_quota=quotas.get("peer", 0.5),
         grant_quota=quotas.get("grants", 0.9),
         events=events if settings["events"] else None,

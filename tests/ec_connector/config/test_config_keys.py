@@ -15,8 +15,8 @@ needs("nixl", "zmq")
 
 from ec_connector.config.keyfiles import KeyFileError
 from ec_connector.config.settings import ECConfig
-from ec_connector.network import binding
-from ec_connector.network.binding import BindError, address_to_bind
+from ec_connector.network import addresses
+from ec_connector.network.addresses import BindError, address_to_bind
 from ec_protocol.errors import ConfigError
 from tests.world.instance import Node
 from tests.world.keys import Fleet
@@ -80,7 +80,7 @@ def test_a_name_is_judged_by_what_it_means_and_that_is_what_is_bound(
 ) -> None:
     answers = iter([["127.0.0.1"], ["10.0.0.5"], ["10.0.0.6", "127.0.0.1"]])
     monkeypatch.setattr(
-        binding.socket,
+        addresses.socket,
         "getaddrinfo",
         lambda *_, **__: [(0, 0, 0, "", (found, 0)) for found in next(answers)],
     )

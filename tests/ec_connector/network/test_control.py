@@ -23,14 +23,8 @@ needs("zmq", "msgspec")
 import zmq
 
 from ec_connector.network import control
-from ec_connector.network.binding import BindError
-from ec_connector.network.control import (
-    Arrived,
-    ControlClient,
-    ControlServer,
-    PeerAddressError,
-    check_peer,
-)
+from ec_connector.network.addresses import BindError, PeerAddressError, check_peer
+from ec_connector.network.control import Arrived, ControlClient, ControlServer
 from ec_connector.network.names import Names
 from ec_protocol.p2p import wire
 from ec_protocol.tables.timing import Timing

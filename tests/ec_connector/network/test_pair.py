@@ -23,7 +23,7 @@ needs("nixl", "zmq")
 import zmq
 
 from ec_connector.clock import boottime
-from ec_connector.network.binding import BindError
+from ec_connector.network.addresses import BindError
 from ec_connector.network.data import DataPlaneConfigError, DataPlaneError
 from ec_protocol.p2p import wire, words
 from ec_protocol.p2p.wire import XferReq, XferStatus

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a producer may listen, and what it binds for that (EC-15.5)."""
+"""What a producer may bind, and what can be connected to at all (EC-15.5)."""
 
 from __future__ import annotations
 
 import socket
 
 from ec_connector.config.peers import is_address, is_loopback
+from ec_protocol.announcements import HOST
 from ec_protocol.errors import ConfigError, ECError
+from ec_protocol.p2p.commands import PeerKey
 
 
 class ControlPlaneError(ECError):
@@ -15,6 +17,10 @@ class ControlPlaneError(ECError):
 
 class BindError(ControlPlaneError, ConfigError):
     """The control socket cannot be bound; the message names address and fix."""
+
+
+class PeerAddressError(ControlPlaneError, ConfigError):
+    """A peer address that cannot be connected to."""
 
 
 def address_to_bind(host: str, port: int, *, anywhere: bool) -> str:
@@ -57,3 +63,16 @@ def _looked_up(host: str) -> str:
         return host  # perhaps an interface; if not, bind says what is wrong
     addresses = [str(item[4][0]) for item in found]
     return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+def check_peer(peer: PeerKey) -> None:
+    """Refuse an address that cannot be one.
+
+    Raises:
+        PeerAddressError: Names the part that is wrong.
+    """
+    host, port = peer[:2]
+    if not isinstance(host, str) or not HOST.fullmatch(host) or "[" in host or "]" in host:
+        raise PeerAddressError(f"peer host {host!r:.80}: expected a host name or an IP address")
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise PeerAddressError(f"peer port {port!r}: expected 1 to 65535")
