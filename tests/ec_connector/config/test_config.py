@@ -42,7 +42,7 @@ def test_defaults():
         nixl_backends=("UCX",),
         peer_quota=0.5,
         grant_quota=0.9,
-        allowed_peers=(),
+        allowed_peers=("localhost", "127.0.0.0/8", "::1"),
         region_guard=True,
         trace_file=None,
         timing=Timing(),

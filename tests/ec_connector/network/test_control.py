@@ -145,7 +145,7 @@ def test_a_name_of_both_families_is_tried_in_the_other_one_next(context, client,
     monkeypatch.setattr(control, "_Connection", record)
     both = Names(lambda name: ("127.0.0.1", "::1"))
     client = ControlClient(context, Timing(), both)
-    named, numeric = ("both.example", free_port()), (HERE, free_port())
+    named, numeric = ("localhost", free_port()), (HERE, free_port())
     for _ in range(4):
         for peer in (named, numeric):
             client.open(peer, 0.0)

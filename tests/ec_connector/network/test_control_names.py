@@ -15,6 +15,7 @@ needs("zmq", "msgspec")
 
 import zmq
 
+from ec_connector.config.peers import AllowedPeers
 from ec_connector.network import control
 from ec_connector.network.control import ControlClient
 from ec_connector.network.names import Names
@@ -45,7 +46,7 @@ class Slow:
 def slow(context) -> Iterator[tuple[ControlClient, Slow]]:
     resolver = Slow()
     names = Names(resolver)
-    made = ControlClient(context, Timing(), names)
+    made = ControlClient(context, Timing(), names, allowed=AllowedPeers(["*"]))
     yield made, resolver
     resolver.go.set()
     made.close_all()
@@ -98,3 +99,38 @@ def test_what_waits_for_a_name_is_bounded_and_goes_with_its_peer(slow):
     assert not client.send(peer, b"x")
     client.open(peer, 0.0)
     assert client.send(peer, b"x"), "a fresh one"
+
+
+@pytest.mark.clause("EC-15.6")
+def test_a_name_that_has_changed_its_meaning_is_not_connected_to(context):
+    """It was allowed as it is written; it is looked up, and that is what is judged."""
+    listening = server(context)
+    meanings = iter([("127.0.0.1",), ("127.0.0.1", "169.254.1.1")])
+    names = Names(lambda name: next(meanings))
+    for rules, made in ((["encoder-0"], False), (["encoder-0", "127.0.0.1"], True)):
+        client = ControlClient(context, Timing(), names, allowed=AllowedPeers(rules))
+        peer = ("encoder-0", listening.port)
+        client.open(peer, 0.0)
+        assert changes(client) == [(peer, made)]
+        client.close_all()
+        names._known.clear()
+    names.close()
+
+
+@pytest.mark.clause("EC-15.6")
+def test_only_the_addresses_that_are_allowed_are_tried(context, monkeypatch):
+    tried: list[str] = []
+
+    def record(context, address, *args, **kwargs):
+        tried.append(address)
+        raise zmq.ZMQError(zmq.EINVAL)
+
+    monkeypatch.setattr(control, "_Connection", record)
+    names = Names(lambda name: ("127.0.0.1", "10.0.0.5"))
+    client = ControlClient(context, Timing(), names, allowed=AllowedPeers(["encoder-0"]))
+    client.open(("encoder-0", 1), 0.0)
+    assert changes(client) == [(("encoder-0", 1), False)]
+    client.open(("10.0.0.5", 1), 0.0)  # as an address it is nobody's rule
+    assert changes(client) == [(("10.0.0.5", 1), False)]
+    assert tried == ["10.0.0.5"]
+    names.close()
