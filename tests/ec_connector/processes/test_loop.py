@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 @pytest.mark.clause("EC-14.11")
 def test_an_idle_process_gets_up_for_signs_of_life_and_for_nothing_else(world: World) -> None:
     world.run()
-    gaps = [b - a for a, b in zip(world.page.beats, world.page.beats[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(world.page.beats)]
     assert max(gaps) <= BEAT_S + 1e-9
     assert len(world.turns) <= 60 / 10 + 2, "the work is not turned for that"
     assert world.polls <= 60 / BEAT_S + 2 * len(world.turns), "nor more often"
@@ -159,7 +160,7 @@ def test_work_that_does_not_say_when_it_is_due_is_turned_all_the_same(
 ) -> None:
     world.deadline = lambda: deadline
     world.run()
-    gaps = [b - a for a, b in zip(world.turns, world.turns[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(world.turns)]
     assert max(gaps) <= 10.0 + BEAT_S
 
 
@@ -171,7 +172,7 @@ def test_figures_follow_what_has_happened_and_are_written_no_more_often(world: W
         assert max(soon) >= count
     assert len(world.page.written) <= len(world.turns)
     times = [at for at, _ in world.page.written]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(times)]
     assert min(gaps) >= 0.1 - 1e-9
 
 
