@@ -216,6 +216,10 @@ Lost(r) == Heard(r, "lost")
 \* | r.id               | args.loan               | Loan.loan_id                |
 Proven(r) == Heard(r, "proven")
 
+\* When it is too early costs a fetch and no more, so the time is not judged.
+\* | r.now              | args.now                | Loans (argument)            |
+Overdue(r) == HasLoan(r) /\ LoanMoved(r, "overdue")
+
 \* | facts.loan_quarantine | facts.loans.quarantine_s | Timing.quarantine_s     |
 RetireLoan(r) ==
     /\ HasLoan(r)
