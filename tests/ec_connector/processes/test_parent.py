@@ -105,11 +105,13 @@ class House:
             self.heard.append(message)
             self.fds += fds
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
+    def until(
+        self, condition: Callable[[], object], what: str, turn: Callable[[], object] | None = None
+    ) -> None:
         deadline = time.monotonic() + 100
         while not condition():
             assert time.monotonic() < deadline, f"{what}: {self.heard}"
-            self.turn()
+            (turn or self.turn)()
             time.sleep(0.001)
 
     def of(self, kind: type[Any]) -> list[Any]:
@@ -342,7 +344,7 @@ def test_the_end_waits_for_no_process_that_does_not_exit(
         child.close()
 
 
-def test_it_beats_while_it_runs(house: Any) -> None:
+def test_it_beats_while_it_runs_and_does_not_sleep_over_the_end(house: Any) -> None:
     made = house("ready()")
     beats: list[float] = []
     made.parent._sleep = lambda: (
@@ -351,3 +353,127 @@ def test_it_beats_while_it_runs(house: Any) -> None:
     made.parent.run()
     made.ended = True
     assert beats[0] > 0
+    assert len(beats) == 1
+
+
+# ------------------------------------------------------- what it is not to blame others for
+class Later:
+    """The parent's clock, which jumps when a test says so; its children's does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        real = parent_module.boottime
+        monkeypatch.setattr(parent_module, "boottime", lambda: real() + self.ahead)
+
+
+@pytest.mark.clause("EC-14.11")
+def test_time_that_it_slept_with_its_machine_kills_nobody(house: Any, monkeypatch) -> None:
+    """It is the first to run again: no child has given a sign of life since."""
+    later = Later(monkeypatch)
+    made = house("ready(); parent.say(words.Working())", readers=1)
+    made.until(lambda: len(made.of(words.Up)) == 2, "both")
+    made.until(lambda: len(made.parent.processes.numbers("spare")) == 2, "who stands by")
+    later.ahead = 3600.0
+    made.turn()
+    made.turn()
+    assert made.parent.processes.counters["exits"] == 0
+    assert made.parent.processes.numbers("killed") == []
+    assert made.parent.processes.next_deadline() <= parent_module.boottime() + 20.0
+
+
+@pytest.mark.clause("EC-14.11")
+def test_nor_whoever_was_starting(house: Any, monkeypatch) -> None:
+    later = Later(monkeypatch)
+    made = house("wait(words.Take)")
+    made.turn()
+    assert len(made.parent.processes.numbers("starting")) == 2
+    later.ahead = 3600.0
+    made.turn()
+    assert len(made.parent.processes.numbers("starting")) == 2
+
+
+@pytest.mark.clause("EC-14.11")
+def test_to_be_stopped_between_two_looks_at_the_clock_kills_nobody(house: Any, monkeypatch) -> None:
+    """It reads what time it is, is stopped, and reads signs of life after that; or before."""
+    later = Later(monkeypatch)
+    made = house("ready(); parent.say(words.Working())")
+    made.until(lambda: made.of(words.Up), "Up")
+    hear = made.parent._hear
+
+    def stopped(child: Any) -> None:
+        later.ahead += 1800.0
+        hear(child)
+        later.ahead += 1800.0
+
+    monkeypatch.setattr(made.parent, "_hear", stopped)
+    made.turn()
+    monkeypatch.undo()
+    assert made.parent.processes.numbers("killed") == []
+
+
+@pytest.mark.clause("EC-14.4")
+def test_whom_the_engine_has_not_met_is_forgotten_when_he_is_gone(house: Any) -> None:
+    """An engine that takes no steps: those who come and go meanwhile wait nowhere for it."""
+    made = house("ready(); parent.say(words.Working())")
+    parent = made.parent
+    while parent.engine.say(words.Trouble(20, "x" * 1000)):
+        pass
+
+    def works() -> list[int]:
+        return [child.popen.pid for child in parent._children.values() if child.works]
+
+    descriptors = []
+    for _ in range(5):
+        made.until(works, "one that works", parent._look)
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+        (pid,) = works()
+        os.kill(pid, signal.SIGKILL)
+        made.until(lambda p=pid: p not in works(), "its end", parent._look)
+    assert sum(isinstance(said, words.Up) for said, _ in parent._unsaid) <= 1
+    assert max(descriptors) <= descriptors[0] + 12
+
+
+def test_at_the_end_only_those_who_work_are_waited_for(house: Any, monkeypatch) -> None:
+    made = house("ready(); parent.say(words.Working())")
+    made.until(lambda: made.of(words.Up), "Up")
+    waited: list[int] = []
+    monkeypatch.setattr(
+        parent_module, "wait_readable", lambda fd, seconds: waited.append(fd) or False
+    )
+    (works,) = [child.pidfd for child in made.parent._children.values() if child.works]
+    assert len(made.parent._children) >= 2
+    made.parent._stopping = True
+    made.parent._end()
+    made.ended = True
+    assert waited == [works]
+
+
+# --------------------------------------------------------------------------------- the log
+def test_what_is_logged_names_process_logger_and_level(house: Any) -> None:
+    """As a data process sets its log up; whatever its libraries do with theirs."""
+    body = """
+import logging, warnings
+from ec_connector.processes import data
+class Own(logging.Handler):
+    def emit(self, record): parent.say(words.Trouble(50, "in a format of its own"))
+nixl = logging.getLogger("nixl"); nixl.addHandler(Own()); nixl.propagate = False
+data.log_to(parent); data.load_nixl = lambda package: None; data._load_nixl("nixl")
+logging.getLogger("a.b").warning("no %s", "room")
+logging.getLogger("nixl.deep").error("two\\nlines")
+warnings.warn("old")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("c").exception("it broke")
+logging.getLogger("d").debug("not this")
+"""
+    made = house(body + "ready()")
+    made.until(lambda: any("it broke" in text for text in made.troubles()), "the last record")
+    assert "in a format of its own" not in made.troubles()
+    said = [m for m in made.of(words.Trouble) if m.who == made.of(words.Trouble)[0].who][:4]
+    assert said[0].who in ("ec-server 1", "ec-server 2")
+    assert (said[0].level, said[0].text) == (logging.WARNING, "a.b: no room")
+    assert (said[1].level, said[1].text) == (logging.ERROR, "nixl.deep: two lines")
+    assert said[2].text.startswith("py.warnings: ")
+    assert said[3].text.startswith("c: it broke Traceback")
+    assert "ZeroDivisionError" in said[3].text

@@ -115,6 +115,20 @@ def a_fetch_that_is_lent_again(world: Instances) -> None:
 
 
 @case(None)
+def blocks_lent_to_a_reader_that_is_gone_already(world: Instances) -> None:
+    """Its parent has seen its end a moment before the engine does."""
+    consumer = world.consumer
+    for number in consumer.processes.numbers("working", "reader"):
+        consumer.processes.exited(number, world.clock())
+    consumer.waiters.fetch("a", PRODUCER, 64, None, "r", world.clock())
+    (lend,) = consumer.loans.drain()
+    for number in (lend.reader, *consumer.readers):
+        consumer.readers.pop(number, None)
+        consumer.loans.exited(number, world.clock())
+    consumer.start()
+
+
+@case(None)
 def every_end_of_an_offer(world: Instances) -> None:
     """Given up, evicted; made at once for what was not expected."""
     producer = world.producer
