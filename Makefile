@@ -133,9 +133,13 @@ generated: $(STAMP)
 	$(call step,generated TLA+ and diagrams match the tables,\
 		$(BIN)/ec-protocol generate --check && $(BIN)/ec-protocol diagram --check)
 
-# What needs vLLM has a venv of its own: `interop`, `e2e`.
+# What needs vLLM has a venv of its own: `interop`, `e2e`. The traces of all are checked last.
+LAST := tests/test_traces_of_this_run.py
 pytest: $(STAMP)
-	$(call step,pytest,$(BIN)/python -m pytest -q -m 'not slow and not vllm' $(ARGS))
+	$(call step,pytest,export EC_SESSION_TRACES="$$(mktemp -d)"; \
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --ignore $(LAST) \
+			-m 'not slow and not vllm' $(ARGS); first=$$?; \
+		$(BIN)/python -m pytest -q $(LAST) && exit $$first)
 
 slow: $(STAMP)
 	$(call step,slow tests,$(BIN)/python -m pytest -q -m 'slow and not vllm')

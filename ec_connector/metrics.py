@@ -71,6 +71,12 @@ def _families() -> dict[str, Family]:
         Family("vllm:ec_open_grants", "gauge", "Producer: READs of peers that may be running."),
         Family("vllm:ec_active_reads", "gauge", "Consumer: READs that are running."),
         Family(
+            "vllm:ec_stuck_processes",
+            "gauge",
+            "Data processes that were killed and do not exit. What a reader among them was lent "
+            "is quarantined or retired until it does.",
+        ),
+        Family(
             "vllm:ec_items",
             "counter",
             "Encodings that a step needed. hit: loaded from the tier. miss: encoded.",
@@ -120,7 +126,7 @@ def _families() -> dict[str, Family]:
             "result",
         ),
         Family(
-            "vllm:ec_pump_events",
+            "vllm:ec_process_events",
             "counter",
             "What the data processes met, and their ends.",
             "event",
@@ -214,10 +220,10 @@ class StatsSource:
             totals[f"vllm:ec_producer_events/{name}"] += count
         for name, count in figures.totals("stats").items():
             event = name.removeprefix(_TIER_EVENTS)
-            family = "vllm:ec_pump_events" if event == name else "vllm:ec_tier_events"
+            family = "vllm:ec_process_events" if event == name else "vllm:ec_tier_events"
             totals[f"{family}/{event}"] += count
         for kind, count in figures.exits.items():
-            totals[f"vllm:ec_pump_events/{kind}_exits"] += count
+            totals[f"vllm:ec_process_events/{kind}_exits"] += count
         return totals
 
     def _gauges(self) -> dict[str, int]:
@@ -234,6 +240,7 @@ class StatsSource:
         others = {
             "vllm:ec_open_grants": figures.gauge("open_grants") if figures else 0,
             "vllm:ec_active_reads": figures.gauge("active_reads") if figures else 0,
+            "vllm:ec_stuck_processes": data.stuck if data else 0,
         }
         blocks["held"] = tier.num_blocks - sum(blocks.values())
         return {

@@ -149,7 +149,7 @@ class Engine:
             self.counters[f"params_{source}"] += 1
             return "failed"
         if not self.online:
-            self.counters["fetches_without_pump"] += 1
+            self.counters["fetches_while_offline"] += 1
             return "failed"
         peer = (source.host, source.port)
         return waiters.fetch(item.mm_hash, peer, item.nbytes, item.shape, waiter, now)

@@ -41,10 +41,23 @@ def pytest_configure(config: pytest.Config) -> None:
     global _step
     # Sessions that tests start are no steps.
     _step = os.environ.pop("EC_STEPS", None), os.environ.pop("EC_STEP", None)
+    # With -n the tests run in workers, which inherit what this process leaves alone.
+    worker = hasattr(config, "workerinput")
+    if worker or not config.getoption("numprocesses", None):
+        recording.take_part()
     leftovers.reap()
     config.add_cleanup(leftovers.remove_own)
+    home = leftovers.Home()
+    if worker:
+        # In the controller's folder the paths would be too long for sockets.
+        config.option.basetemp = str(home.path / "tests")
     # After what multiprocessing itself does at the exit of this process, not of its forks.
-    Finalize(None, leftovers.Home().remove, exitpriority=-200)
+    Finalize(None, home.remove, exitpriority=-200)
+
+
+def pytest_sessionfinish() -> None:
+    """Other sessions may check the traces."""
+    recording.tell()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -67,7 +80,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def session_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the traces of this session, one folder in it for each module."""
-    return tmp_path_factory.mktemp("session-traces")
+    return recording.shared or tmp_path_factory.mktemp("session-traces")
 
 
 @pytest.fixture(scope="module", autouse=True)

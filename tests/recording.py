@@ -6,12 +6,17 @@ environment names it, so that child processes find it too. ``trace_file`` is for
 that run for real: which of them belong to one run is found out from who spoke with
 whom. ``played`` is for a node whose world the test plays: a run of its own.
 ``tests/test_traces_of_this_run.py`` checks what was left.
+
+Tests may run in several sessions, one after the other or beside each other (``pytest -n``),
+whose traces are checked by one more: ``EC_SESSION_TRACES`` names a folder for all of them,
+where each also tells which tests it ran.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
 import os
 import random
@@ -26,6 +31,8 @@ from ec_protocol.trace import NdjsonSink, Trace
 
 #: Names the folder of the module whose tests run now.
 VARIABLE = "EC_TEST_TRACES"
+#: Names the folder of all sessions that are checked together; a folder of its own without it.
+SHARED = "EC_SESSION_TRACES"
 #: Instead of a folder: no traces, as for those who run the same tests again and again.
 OFF = "off"
 #: Of the nodes that a module's tests play, so many leave a trace: random tests make thousands.
@@ -44,7 +51,29 @@ ran: Counter[str] = Counter()
 #: Tests that were not asked for, by module.
 deselected: Counter[str] = Counter()
 
+#: The folder that ``SHARED`` named, while this process runs tests.
+shared: Path | None = None
+
 _numbers = itertools.count(1)
+
+
+def take_part() -> None:
+    """Before the first test: learn where the traces go and what other sessions ran."""
+    global shared
+    # Sessions that tests start are none of these.
+    named = os.environ.pop(SHARED, None)
+    if named is None:
+        return
+    shared = Path(named)
+    for told in shared.glob(".ran-*.json"):
+        for mine, theirs in zip((ran, deselected), json.loads(told.read_text()), strict=True):
+            mine.update(theirs)
+
+
+def tell() -> None:
+    """After the last test: say to the session that checks what ran here."""
+    if shared is not None:
+        (shared / f".ran-{os.getpid()}.json").write_text(json.dumps([ran, deselected]))
 
 
 def folder() -> Path | None:
@@ -219,7 +248,7 @@ def begin(module: str, session: Path, chance: random.Random) -> Callable[[], Any
     """Record what the tests of a module do; returns what ends that."""
     global current
     where = session / module
-    where.mkdir(exist_ok=True)
+    where.mkdir(parents=True, exist_ok=True)
     before = os.environ.get(VARIABLE), current
     os.environ[VARIABLE] = str(where)
     sample = current = Sample(where, chance)

@@ -16,7 +16,12 @@ import pytest
 from tests import ROOT
 
 #: Modules that are imported only when peer-to-peer is on.
-GATED = ("ec_protocol.p2p", "ec_connector.network", "ec_connector.events")
+GATED = (
+    "ec_protocol.p2p",
+    "ec_connector.events",
+    "ec_connector.network",
+    "ec_connector.processes",
+)
 #: No part of a running connector.
 PROGRAMS = ("ec_connector.bench", "ec_connector.cli", "ec_connector.demo", "ec_connector.proxy")
 #: Modules that need vLLM itself, which is no dependency.

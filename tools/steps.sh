@@ -2,7 +2,7 @@
 #
 # Sourced by the recipes of the Makefile and by .ci/run: what runs, how long it took,
 # how it ended. Where EC_STEPS names a file, each step leaves two lines in it, pytest adds
-# one (tests/conftest.py) under the step's EC_STEP, and steps_summary makes a table of them,
+# its own (tests/conftest.py) under the step's EC_STEP, and steps_summary makes a table of them,
 # also of steps that never came to their end.
 #
 #     . tools/steps.sh; step "ruff"; ruff check .
@@ -52,7 +52,7 @@ steps_summary() {
 		NR == 1 { first = $3 }
 		{ last = $3 }
 		$1 == "begin" { order[++count] = $2; name[$2] = $4; began[$2] = $3 }
-		$1 == "note" { note[$2] = ": " $4 }
+		$1 == "note" { note[$2] = note[$2] (note[$2] ? "; " : ": ") $4 }
 		$1 == "end" { status[$2] = $4; ended[$2] = $3 }
 		function row(text, seconds, verdict) { printf "%-56s %7s  %s\n", text, seconds, verdict }
 		END {

@@ -3,7 +3,7 @@
 
 Its *engine thread* takes steps of a given length: it sleeps, as if a GPU were at work,
 or computes in Python without ever leaving it, which holds the interpreter's lock. Two
-producers serve beside it. Ours answers from its pump thread. The baseline is what one
+producers serve beside it. Ours answers from its server process. The baseline is what one
 would write by hand first: the engine thread looks at its socket once per step.
 
 Where asked for, the process also has a plain NIXL agent over the same memory. A thread
@@ -279,7 +279,7 @@ def _step(engine: Engine, step_s: float) -> None:
 
 
 def _by_hand(names: list[str], nbytes: int) -> Callable[[bytes, wire.XferReq], wire.XferAck]:
-    """A producer without a pump: the same decisions on a tier of its own."""
+    """A producer without a server: the same decisions on a tier of its own."""
     blocks = -(-nbytes // BLOCK)
     node = core.Node(
         blocks=len(names) * blocks,

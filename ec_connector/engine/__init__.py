@@ -3,7 +3,5 @@
 
 * ``scheduler``: decides. ``worker``: copies and reports.
 * ``messages``: what they tell each other each step.
-* ``items``, ``params``: what a request is made of, and what it says about encodings
-  elsewhere, checked.
-* ``stats``: latencies that the pump measures.
+* ``facts``: what is known of the model.
 """

@@ -4,7 +4,7 @@
 The methods carry vLLM's hook names but know nothing of vLLM. In every engine step
 the host calls, in this order::
 
-    start_save_caches             what the encoder will produce in this step
+    start_save_caches             what is to be saved, and what the host holds already
     start_load_caches             fill encoder_cache out of the region
     save_caches                   the encoder produced one encoding
     get_finished                  the step is over: submit all saves at once
@@ -34,7 +34,7 @@ Main thread of the worker process only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -99,8 +99,19 @@ class ECWorker:
         self._settling = False
 
     # ------------------------------------------------------------------- step hooks
-    def start_save_caches(self, metadata: StepMetadata) -> None:
+    def start_save_caches(
+        self, metadata: StepMetadata, encoder_cache: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         """Learn which encoder outputs of this step are to be saved.
+
+        A host that evicts an encoding and allocates it again in one scheduling pass keeps
+        it: it neither encodes it nor calls ``save_caches``. So what it holds now is saved
+        as it is (EC-4.7).
+
+        Args:
+            metadata: The step's metadata.
+            encoder_cache: The host's cache, in which nothing of this step is yet; None if
+                the host does not tell.
 
         Raises:
             RegionIdentityError: The step is about another region; so do all hooks.
@@ -113,6 +124,9 @@ class ECWorker:
                 if self._planned.setdefault(op.mm_hash, op) is not op:
                     logger.error("step %d saves %s twice", metadata.step_id, op.mm_hash)
                     self._report(op.copy_id, False)
+            held = encoder_cache or {}
+            for mm_hash in [name for name in self._planned if name in held]:
+                self._save(self._planned.pop(mm_hash), held)
 
     def start_load_caches(self, encoder_cache: EncoderCache, metadata: StepMetadata) -> None:
         """Fill ``encoder_cache`` with every encoding that the step loads.
@@ -159,14 +173,8 @@ class ECWorker:
         """
         self._check(metadata)
         op = self._planned.pop(mm_hash, None)
-        if op is None:
-            return
-        tensor = encoder_cache.get(mm_hash)
-        if tensor is None:
-            logger.warning("save of %s: the encoder cache does not hold it", mm_hash)
-            self._report(op.copy_id, False)
-        else:
-            self._batch.append(CopyJob(op.copy_id, tensor, op.extents, op.nbytes))
+        if op is not None:
+            self._save(op, encoder_cache)
 
     def get_finished(
         self, finished_req_ids: Iterable[str] = ()
@@ -220,6 +228,14 @@ class ECWorker:
                 "another file. Nothing was copied. Stop all processes of the instance and start "
                 "it again; all of them must see the same /dev/shm",
             )
+
+    def _save(self, op: SaveOp, encoder_cache: Mapping[str, torch.Tensor]) -> None:
+        tensor = encoder_cache.get(op.mm_hash)
+        if tensor is None:
+            logger.warning("save of %s: the encoder cache does not hold it", op.mm_hash)
+            self._report(op.copy_id, False)
+        else:
+            self._batch.append(CopyJob(op.copy_id, tensor, op.extents, op.nbytes))
 
     def _flush(self) -> None:
         batch, self._batch = self._batch, []

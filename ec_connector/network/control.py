@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control plane: a producer's ROUTER and a consumer's DEALERs, over ZMQ.
 
-Nothing here blocks. The pump owns every object and polls ``sockets``; payloads are
+Nothing here blocks. A data process owns every object and polls ``sockets``; payloads are
 decoded by ``ec_protocol.p2p.wire``, so that what a peer sends meets one decoder only.
 
 Each connection of a consumer is made once and never made again by itself: after a
@@ -106,10 +106,10 @@ def _receive(sock: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
 
 
 class ControlServer:
-    """A producer's ROUTER. Pump thread only.
+    """A producer's ROUTER. One thread only.
 
     Args:
-        context: The pump's ZMQ context.
+        context: The process's ZMQ context.
         host: Interface name, host name or address to bind; also what is announced.
         port: Port; 0 takes a free one.
         timing: Heartbeats.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from ec_connector.engine.stats import PumpStats
 from ec_connector.events.codec import (
     END_OF_REPLAY,
     Event,
@@ -26,6 +25,7 @@ from ec_connector.events.codec import (
 )
 from ec_connector.events.log import MAX_BATCH, Told, as_events
 from ec_connector.network.control import BindError
+from ec_connector.network.stats import NetworkStats
 from ec_protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class EventPublisher:
         incarnation: str,
         address: tuple[str, int] | None,
         sign_of_life_s: float,
-        stats: PumpStats,
+        stats: NetworkStats,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._limit = settings.queue
@@ -175,9 +175,9 @@ class EventPublisher:
         self._number += 1
         for event in events:
             if event.event == "dropped":
-                self._stats.count("tier_events_dropped", event.count)
+                self._stats.counts["tier_events_dropped"] += event.count
             else:
-                self._stats.count("tier_events_published")
+                self._stats.counts["tier_events_published"] += 1
 
     def _put(self, number: int, payload: bytes) -> None:
         try:
@@ -209,12 +209,12 @@ class EventPublisher:
                 raise RemoteProtocolError(f"replay: {len(frames)} frames", clause="EC-13.4")
             start = unpack_number(frames[2])
         except RemoteProtocolError:
-            self._stats.count("malformed_frames")
+            self._stats.counts["malformed_frames"] += 1
             return
         if frames[0] in self._replays or len(self._replays) < MAX_REPLAYS:
             self._replays[frames[0]] = start
         else:
-            self._stats.count("replays_refused")
+            self._stats.counts["replays_refused"] += 1
 
     def _go_on(self, socket: zmq.Socket[bytes], identity: bytes, left: int) -> int:
         """Send one subscriber some more; returns how many messages may still go out."""
@@ -230,7 +230,7 @@ class EventPublisher:
                 payload = self._kept[number - first][1]
                 socket.send_multipart([identity, b"", pack_number(number), payload], zmq.NOBLOCK)
                 number += 1
-                self._stats.count("tier_events_resent")
+                self._stats.counts["tier_events_resent"] += 1
         except zmq.ZMQError as exc:
             logger.info("a subscriber stopped reading what it had asked for: %s", exc)
             del self._replays[identity]

@@ -197,7 +197,8 @@ class ParentProcess:
         if self.runs:
             logger.error("ec-parent: it did not end and is killed")
             self._popen.kill()
-        self._popen.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(seconds)
 
     def close(self) -> None:
         """Let go of its page. May be called twice."""

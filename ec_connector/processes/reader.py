@@ -9,9 +9,9 @@ from typing import Any, Final
 import zmq
 
 from ec_connector.clock import boottime
-from ec_connector.engine.stats import PumpStats
 from ec_connector.network.data.base import DataPlaneReader
 from ec_connector.network.names import Names
+from ec_connector.network.stats import NetworkStats
 from ec_connector.processes.channel import Channel
 from ec_connector.processes.reading import TICK_S, Reading
 from ec_connector.processes.spec import DataSpec
@@ -21,8 +21,6 @@ from ec_protocol.trace import Trace
 
 #: Words in one message.
 _WORDS: Final = 512
-#: Latencies that are told at once.
-_SAMPLES: Final = 256
 #: It says again what could not be said.
 _AGAIN_S: Final = 0.05
 
@@ -60,7 +58,7 @@ class ReaderWork:
         self._engine = engine
         self._parent = parent
         self._clock = clock
-        self._stats = PumpStats()
+        self._stats = NetworkStats()
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._unsaid: list[tuple[str, int]] = []
         self._draining = False
@@ -126,14 +124,14 @@ class ReaderWork:
         """Counters, gauges and the latencies since they were last told."""
         reader = self.reader
         return {
-            "stats": self._stats.counts(),
+            "stats": dict(self._stats.counts),
             "reads": dict(reader.counters),
             "active_reads": reader.fetches.attempts.active_reads,
             "lost": reader.lost,
             "peers": len(reader.fetches.attempts.peers.usable()),
-            "ack": self._stats.samples("ack")[-_SAMPLES:],
-            "read": self._stats.samples("read")[-_SAMPLES:],
-            "noted": {what: self._stats.since(what, 1 << 62)[1] for what in ("ack", "read")},
+            "ack": self._stats.samples("ack"),
+            "read": self._stats.samples("read"),
+            "noted": dict(self._stats.noted),
         }
 
     def goodbye(self) -> None:

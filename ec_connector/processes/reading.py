@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import zmq
 
-from ec_connector.engine.stats import PumpStats
 from ec_connector.network.control import ControlClient
 from ec_connector.network.data.base import DataPlaneError, DataPlaneReader
 from ec_connector.network.names import Names
+from ec_connector.network.stats import NetworkStats
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import (
@@ -61,7 +61,7 @@ class Reading:
         names: Names,
         *,
         clock: Callable[[], float],
-        stats: PumpStats,
+        stats: NetworkStats,
         tick_s: float = TICK_S,
     ) -> None:
         self.reader = reader
@@ -178,7 +178,7 @@ class Reading:
             except (DataPlaneError, RemoteProtocolError) as exc:
                 # The lease ends the grant anyway.
                 logger.info("grant not released: %s", exc)
-                self._stats.count("releases_dropped")
+                self._stats.counts["releases_dropped"] += 1
         elif isinstance(command, AbandonRead):
             self._posted_at.pop(command.attempt_id, None)
             plane.abandon(command.attempt_id)
@@ -191,7 +191,7 @@ class Reading:
                 self._sent_at.clear()
             self._sent_at[command.req.attempt_id] = self._clock()
         if not self._client.send(command.peer, wire.encode(command.req)):
-            self._stats.count("requests_dropped")
+            self._stats.counts["requests_dropped"] += 1
 
     def _post(self, command: PrepareRead) -> None:
         attempt, plane, fetches = command.attempt_id, self._plane, self._fetches
@@ -206,7 +206,7 @@ class Reading:
             )
         except (DataPlaneError, RemoteProtocolError) as exc:
             logger.warning("READ %d cannot be prepared: %s", attempt, exc)
-            self._stats.count("prepare_failures")
+            self._stats.counts["prepare_failures"] += 1
             fetches.post_failed(attempt, self._clock())
             return
         if not fetches.post_read(attempt, self._clock()):

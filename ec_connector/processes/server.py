@@ -10,8 +10,8 @@ from typing import Any
 import zmq
 
 from ec_connector.clock import boottime
-from ec_connector.engine.stats import PumpStats
 from ec_connector.network.data.base import DataPlaneServer
+from ec_connector.network.stats import NetworkStats
 from ec_connector.processes.channel import Channel
 from ec_connector.processes.locks import KernelSlotLocks
 from ec_connector.processes.memory import Shared
@@ -66,7 +66,7 @@ class Server:
         self._engine = engine
         self._clock = clock
         self._wall_clock = wall_clock
-        self._stats = PumpStats()
+        self._stats = NetworkStats()
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._serving: Serving | None = None
         self._events: Any = None
@@ -162,7 +162,7 @@ class Server:
 
     def figures(self) -> dict[str, Any]:
         """Counters and gauges."""
-        figures: dict[str, Any] = {"stats": self._stats.counts()}
+        figures: dict[str, Any] = {"stats": dict(self._stats.counts)}
         if self._serving is not None:
             grants = self._serving.grants
             figures["grants"] = dict(grants.counters)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import zmq
 
-from ec_connector.engine.stats import PumpStats
 from ec_connector.network.control import ControlServer
 from ec_connector.network.data.base import DataPlaneError, DataPlaneServer
+from ec_connector.network.stats import NetworkStats
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.grants import ProducerGrants
@@ -52,7 +52,7 @@ class Serving:
         *,
         timing: Timing,
         clock: Callable[[], float],
-        stats: PumpStats,
+        stats: NetworkStats,
     ) -> None:
         self.grants = grants
         self._clock = clock
@@ -85,7 +85,7 @@ class Serving:
                 continue
             ack = grants.on_request(identity, request, self._clock())
             if not server.send(identity, wire.encode(ack)):
-                self._stats.count("answers_dropped")
+                self._stats.counts["answers_dropped"] += 1
         now = self._clock()
         if grants.open_grants:
             self._until = now + _LINGER_S

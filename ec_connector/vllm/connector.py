@@ -182,10 +182,12 @@ class ECConnector(ECConnectorBase):
     def start_worker_services(self) -> None:
         """The model is in place. Nothing waits for that: copies need no service."""
 
-    def start_save_caches(self, **kwargs: Any) -> None:
-        """The step begins: learn what its encoder will produce."""
+    def start_save_caches(
+        self, encoder_cache: dict[str, torch.Tensor] | None = None, **kwargs: Any
+    ) -> None:
+        """The step begins: learn what its encoder will produce, and what it need not."""
         if self._worker is not None:
-            self._worker.delegate.start_save_caches(self._step)
+            self._worker.delegate.start_save_caches(self._step, encoder_cache)
 
     def start_load_caches(self, encoder_cache: dict[str, torch.Tensor], **kwargs: Any) -> None:
         """Fill ``encoder_cache`` with every encoding that the step loads."""

@@ -18,8 +18,8 @@ Engine thread only.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,6 +73,8 @@ class Offers:
         lease_s: No grant needs an entry longer.
         max_blocks: Blocks that all grants together may keep.
         recorder: Moves the offers.
+        clock: Seconds of the common clock; read when room is wanted, which may be long
+            after the last hook.
 
     Attributes:
         counters: What was not offered and why, and closes that were refused.
@@ -87,6 +89,7 @@ class Offers:
         lease_s: float,
         max_blocks: int,
         recorder: Recorder,
+        clock: Callable[[], float],
     ) -> None:
         self.table = table
         self.ledger = ledger
@@ -96,10 +99,11 @@ class Offers:
         self.recorder = recorder
         self.counters: Counter[str] = Counter()
         self._offers: dict[int, Offer] = {}  # by entry id
-        self._granted: dict[int, tuple[float, float]] = {}  # slot: end as written, as believed
+        # Slots whose lease ends later than any can: its end, and until when it counts.
+        self._absurd: dict[int, tuple[float, float]] = {}
         self._changed: dict[int, Entry] = {}
         self._left: list[Offer] = []
-        self._now = -math.inf
+        self._clock = clock
         self._ids = itertools.count(1)
         recorder.facts("offers", slots=table.slots)
 
@@ -109,7 +113,7 @@ class Offers:
     def offered(self, entry: Entry) -> bool:
         """Whether peers can have the entry, now or when it has landed."""
         offer = self._offers.get(entry.entry_id)
-        return offer is not None and offer.state in ("coming", "open")
+        return offer is not None and offer.state != "closed"
 
     # -------------------------------------------------------------- the tier's gate
     def changed(self, entry: Entry) -> None:
@@ -118,7 +122,7 @@ class Offers:
 
     def may_evict(self, entry: Entry) -> bool:
         """Whether its memory may be used for something else; see ``close``."""
-        return self.close(entry, self._now)
+        return self.close(entry, self._clock())
 
     def catch_up(self, now: float) -> None:
         """Let the table say what has become of the entries that have changed.
@@ -126,7 +130,9 @@ class Offers:
         Called after every hook, outside of any other action. A slot in which the server
         is just now is looked at again the next time.
         """
-        self._now = now
+        for slot, (end, _) in list(self._absurd.items()):
+            if self.ledger.needed_until(slot) != end:
+                del self._absurd[slot]
         for entry in list(self._changed.values()):
             if self._follow(entry):
                 del self._changed[entry.entry_id]
@@ -164,19 +170,16 @@ class Offers:
         offer = self._offers.get(entry.entry_id)
         if offer is None:
             return self._enter(entry, "Offer") is not None
-        return True if self._move(offer, "open", "Offer") else None
-
-    def withdraw(self, entry: Entry) -> bool:
-        """Action ``Withdraw``: no new grants (EC-14.5).
-
-        Returns:
-            Whether the entry is not granted any more from here on.
-        """
-        offer = self._offers.get(entry.entry_id)
-        if offer is None or offer.state == "withdrawn":
-            return True
-        # One that has landed while the server was in its slot is still expected there.
-        return offer.state != "coming" and self._move(offer, "withdraw", "Withdraw")
+        if not self.locks.acquire(offer.slot):
+            self.counters["slots_locked"] += 1
+            return None
+        try:
+            self.recorder.move(offer, "open")
+            self._record(offer, "Offer")
+            self.table.set_state(offer.slot, offer.state)
+        finally:
+            self.locks.release(offer.slot)
+        return True
 
     def close(self, entry: Entry, now: float) -> bool:
         """Action ``Close``: the entry's memory is wanted for something else (EC-14.2).
@@ -202,18 +205,18 @@ class Offers:
 
     # ---------------------------------------------------------------- internals
     def _needed(self, slot: int, now: float) -> bool:
-        """Whether a lease on the slot has not ended; believed for one ``lease_s`` each."""
+        """Whether a lease on the slot has not ended; none counts longer than it can be."""
         end = self.ledger.needed_until(slot)
-        if not end > now:
+        if not now < end:
             return False
         if end <= now + self.lease_s:
             return True
-        written, believed = self._granted.get(slot, (0.0, 0.0))
-        if written != end:
-            believed = now + self.lease_s
-            self._granted[slot] = (end, believed)
+        seen, until = self._absurd.get(slot, (0.0, 0.0))
+        if seen != end:
+            until = now + self.lease_s
+            self._absurd[slot] = (end, until)
             self.counters["absurd_leases"] += 1
-        return believed > now
+        return now < until
 
     def _enter(self, entry: Entry, action: str) -> Offer | None:
         name = entry.mm_hash
@@ -255,20 +258,7 @@ class Offers:
             self.table.set_state(slot, offer.state)
         finally:
             self.locks.release(slot)
-        self._granted.pop(slot, None)
-        return True
-
-    def _move(self, offer: Offer, event: str, action: str) -> bool:
-        """Move an offer and its slot; False when the server is just in it."""
-        if not self.locks.acquire(offer.slot):
-            self.counters["slots_locked"] += 1
-            return False
-        try:
-            self.recorder.move(offer, event)
-            self._record(offer, action)
-            self.table.set_state(offer.slot, offer.state)
-        finally:
-            self.locks.release(offer.slot)
+        self._absurd.pop(slot, None)
         return True
 
     def _record(self, offer: Offer, action: str, **args: Any) -> None:

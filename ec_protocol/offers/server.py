@@ -103,8 +103,7 @@ class SharedShelf:
             found = Offered(slot, mm_hash, record.nbytes, record.extents, record.state == "open")
             if found.servable:
                 return found
-            # A withdrawn one will not be granted any more, whoever asks again.
-            best = best if record.state == "withdrawn" else found
+            best = found
         return best
 
     def keep(self, found: Found, grant_id: int, until: float) -> bool:

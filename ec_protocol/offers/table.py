@@ -49,7 +49,7 @@ _TABLE: Final = b"ECOFFER1"
 _LEDGER: Final = b"ECLEDGE1"
 
 #: States as a record has them; a closed slot is all zeros.
-_STATES: Final = ("closed", "coming", "open", "withdrawn")
+_STATES: Final = ("closed", "coming", "open")
 
 
 class SlotLocks(Protocol):

@@ -19,7 +19,7 @@ from ec_protocol.p2p.wire import XferAck, XferStatus
 
 
 class Acks:
-    """Moves attempts by what producers answer. Pump, under the tier's lock.
+    """Moves attempts by what producers answer. See ``Fetches``.
 
     Args:
         attempts: What acks are for.

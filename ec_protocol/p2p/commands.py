@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reading side asks the pump to do. Plain data; the pump does the I/O."""
+"""What the reading side asks for. Plain data; whoever has the sockets carries it out."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Fetches:
         else:
             self._apply(self.attempts.abort(fetch.attempt, now), now)
 
-    # ------------------------------------------------------------------ pump: time
+    # ------------------------------------------------------------------ time
     def tick(self, now: float) -> None:
         """Let every timer run out that has."""
         self._apply_all(self.attempts.tick(now), now)
@@ -131,15 +131,14 @@ class Fetches:
     def shutdown(self, now: float) -> None:
         """Fail what has not been posted, quarantine what has, close every peer.
 
-        Also the answer to a pump that can no longer run: waiting requests fall
-        back and no block under a READ is reused.
+        Waiting requests fall back and no block under a READ is reused.
         """
         for fetch in list(self._fetches.values()):
             if fetch.attempt is None:
                 self._cancel(fetch)
         self._apply_all(self.attempts.shutdown(now), now)
 
-    # --------------------------------------------------------------- pump: network
+    # --------------------------------------------------------------- network
     def on_ack(self, peer_key: PeerKey, ack: XferAck, now: float) -> int | None:
         """An XferAck came from ``peer_key`` (EC-5.2, EC-5.3).
 

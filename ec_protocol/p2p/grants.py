@@ -86,8 +86,8 @@ class ProducerGrants:
         compat_hash: ``wire.compatibility_hash`` of this process.
         incarnation: This process's own number; another one after every restart.
         base_addr: Address of block 0, as registered with the data plane.
-        agent_metadata: The data plane agent's metadata; set by the pump once the
-            agent exists. Requests before that are answered NACK_NOT_READY.
+        agent_metadata: The data plane agent's metadata; set once the agent
+            exists. Requests before that are answered NACK_NOT_READY.
         peer_quota: Share of the region one peer may pin, 0 to 1; its first grant
             is within it, however large.
         grant_quota: Share of the region that all grants together may pin, 0 to 1. What
@@ -141,7 +141,7 @@ class ProducerGrants:
 
     # ------------------------------------------------------------------ requests
     def read(self, frames: Sequence[bytes]) -> XferReq:
-        """See ``Node.read_request``; without the lock."""
+        """See ``Node.read_request``."""
         request = wire.decode_request(frames)
         if request.attempt_id is None:
             self.describe_region()
@@ -281,8 +281,8 @@ class ProducerGrants:
     def describe_region(self) -> None:
         """Make the description of every block that peers of the old form need.
 
-        It takes seconds for a large region, so the pump calls this without the lock
-        before it hands over the first request of such a peer. Pump thread only.
+        It takes seconds for a large region: once, before the first request of such a
+        peer is answered.
         """
         if not self._old_descriptor:
             self._old_descriptor = wire.mem_descriptor(

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remote endpoints as a consumer sees them: one ``Peer`` per incarnation.
-
-Pump thread and engine thread, under the tier's lock.
-"""
+"""Remote endpoints as a consumer sees them: one ``Peer`` per incarnation."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ def mem_descriptor(base_addr: int, num_blocks: int, block_size: int) -> bytes:
 def keep_named_rows(ack: XferAck) -> XferAck:
     """Reduce an old-form ack to the rows of ``mem_descriptor`` that it names.
 
-    The description of a whole region takes long to decode, so the pump does it
-    before it takes the lock. An ack whose rows cannot be had is returned without a
+    The description of a whole region takes long to decode, so it is done
+    before anything else. An ack whose rows cannot be had is returned without a
     description, and ``source_pieces`` refuses it.
     """
     if ack.extents or not ack.mem_descriptor:

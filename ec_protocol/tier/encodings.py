@@ -5,8 +5,7 @@ Methods with a capital-letter twin in ``spec/lifecycle.toml`` (``alloc`` is
 ``Alloc``) are protocol actions. The others are the entry events that the actions
 of ``copies``, ``attempts`` and ``grants`` are made of.
 
-Called by the engine thread and the pump; the connector's one lock is held around
-every call. Nothing here does I/O or reads a clock.
+One thread at a time. Nothing here does I/O or reads a clock.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class EncodingTier:
 
     Attributes:
         recorder: Moves and records whatever the process has a lifecycle for.
-        listener: Told of every event, under the lock; must neither raise nor take long.
+        listener: Told of every event; must neither raise nor take long.
         gate: Asked before an entry is evicted, where others may use its memory; None
             where nobody does.
 
@@ -438,16 +437,14 @@ class EncodingTier:
             claim(entry.extents, f"retired entry {entry_id}")
         claim(self._space.free_extents(), "the free list")
         if len(owner) != self.num_blocks:
-            raise LocalProtocolError(
-                f"Conserved: {self.num_blocks - len(owner)} of {self.num_blocks} blocks are lost"
-            )
-        retired = sum(entry.num_blocks for entry in self._retired.values())
-        if retired != self.retired_blocks:
-            raise LocalProtocolError(
-                f"Conserved: {self.retired_blocks} retired blocks counted, {retired} exist"
-            )
-        evictable = sum(e.num_blocks for e in self._live.values() if e.state == "ready")
-        if evictable != self._evictable_blocks:
-            raise LocalProtocolError(
-                f"Conserved: {self._evictable_blocks} evictable blocks counted, {evictable} exist"
-            )
+            lost = self.num_blocks - len(owner)
+            raise LocalProtocolError(f"Conserved: {lost} of {self.num_blocks} blocks are lost")
+        ready = [entry for entry in self._live.values() if entry.state == "ready"]
+        for what, counted, those in (
+            ("retired", self.retired_blocks, self._retired.values()),
+            ("evictable", self._evictable_blocks, ready),
+        ):
+            exist = sum(entry.num_blocks for entry in those)
+            if exist != counted:
+                text = f"Conserved: {counted} {what} blocks counted, {exist} exist"
+                raise LocalProtocolError(text)

@@ -8,7 +8,7 @@ no more than a share of the region (EC-3.6), so holds can never pin the tier
 solid. A hold may be wanted before the bytes are there: it then starts when the
 write lands.
 
-Engine thread and pump, under the tier's lock.
+Engine thread.
 """
 
 from __future__ import annotations

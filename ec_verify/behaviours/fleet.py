@@ -94,16 +94,16 @@ class FleetEvent(ReadEvent):
 
     @property
     def lane(self) -> str:
-        """The instance whose step it is, and which of its threads."""
+        """The instance whose step it is, and which of its processes."""
         if self.attempt is None:
             nodes = self.changed("inc") or [node for node, _, _ in self.blocks]
             return f"{as_text(nodes[0])}/engine" if nodes else ""
         consumer, producer = self.ends(self.attempt)
         if self.action in _AT_PRODUCER:
-            return f"{producer}/pump"
+            return f"{producer}/data"
         if self.action in ("DmaFinish", "DmaStop"):
             return f"{consumer}/dma"
-        return f"{consumer}/{'engine' if self.action in _BY_ENGINE else 'pump'}"
+        return f"{consumer}/{'engine' if self.action in _BY_ENGINE else 'data'}"
 
     @cached_property
     def sent(self) -> Sequence[Message]:
@@ -167,12 +167,12 @@ class FleetPicture(Picture[FleetEvent]):
     }
 
     def lanes(self, first: State) -> list[Lane]:
-        """Engine, pump, bars and DMA of each instance."""
+        """Engine, data processes, bars and DMA of each instance."""
         lanes = []
         for name in map(as_text, elements(first, "inc")):
             lanes += [
                 Lane(f"{name}/engine", "engine", name),
-                Lane(f"{name}/pump", "pump", name),
+                Lane(f"{name}/data", "data processes", name),
                 Lane(f"{name}/fence", "fence · quarantine", name, "bars"),
                 Lane(f"{name}/lease", "lease", name, "bars"),
                 Lane(f"{name}/region", "region", name, "bars"),
@@ -212,22 +212,22 @@ class FleetPicture(Picture[FleetEvent]):
                 self.receive(message)
             consumer, producer = event.ends(attempt)
             if event.action == "PostRead":
-                self.arrow(f"{consumer}/pump", f"{consumer}/dma", "post READ", "data")
+                self.arrow(f"{consumer}/data", f"{consumer}/dma", "post READ", "data")
             elif event.action == "DmaFinish":
                 content = held(attempts_of(event.before)[attempt]["result"])
                 self.arrow(f"{producer}/region", f"{consumer}/dma", f"reads {content}", "data")
             elif event.action == "ReadDone":
-                self.arrow(f"{consumer}/dma", f"{consumer}/pump", "seen done", "data")
+                self.arrow(f"{consumer}/dma", f"{consumer}/data", "seen done", "data")
         self._bars(event.after)
 
     def _send(self, message: Message, event: FleetEvent) -> None:
         if message.kind == "ok":
-            self.send(message, event.lane, f"{message.consumer}/pump")
+            self.send(message, event.lane, f"{message.consumer}/data")
         elif message.kind == "request":
-            self.send(message, event.lane, f"{message.producer}/pump")
+            self.send(message, event.lane, f"{message.producer}/data")
         else:
-            thread = "dma" if event.action == "DmaFinish" else "pump"
-            self.send(message, f"{message.consumer}/{thread}", f"{message.producer}/pump")
+            thread = "dma" if event.action == "DmaFinish" else "data"
+            self.send(message, f"{message.consumer}/{thread}", f"{message.producer}/data")
 
     def _bars(self, state: State) -> None:
         for (node, number), block in blocks_of(state).items():

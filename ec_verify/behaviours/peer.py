@@ -32,7 +32,7 @@ class PeerEvent(ReadEvent):
             return "peer"
         if self.action in ("Completes", "Breaks"):
             return "dma"
-        return "engine" if self.action in ("PeerOpen", "RequestRead", "Settle") else "pump"
+        return "engine" if self.action in ("PeerOpen", "RequestRead", "Settle") else "reader"
 
     @cached_property
     def attempts(self) -> list[Any]:
@@ -78,12 +78,12 @@ class PeerPicture(Picture[PeerEvent]):
         """Consumer, data plane, peer."""
         return [
             Lane("engine", "engine", "consumer"),
-            Lane("pump", "pump", "consumer"),
+            Lane("reader", "reader", "consumer"),
             Lane("sessions", "sessions", "consumer", "bars"),
             Lane("reads", "reads", "consumer", "bars"),
             Lane("dma", "DMA", "data plane"),
             Lane("life", "process", "peer", "bars"),
-            Lane("peer", "pump", "peer"),
+            Lane("peer", "server", "peer"),
         ]
 
     def place(self, variable: str, key: Any) -> str:
@@ -100,11 +100,11 @@ class PeerPicture(Picture[PeerEvent]):
     def draw(self, event: PeerEvent, step: Step) -> None:
         """Requests, acks, and the states of sessions and reads."""
         for message in event.sent:
-            self.send(message, event.lane, "peer" if message.kind == "request" else "pump")
+            self.send(message, event.lane, "peer" if message.kind == "request" else "reader")
         for message in event.taken:
             self.receive(message)
         if event.action == "PostRead":
-            self.arrow("pump", "dma", "post READ", "data")
+            self.arrow("reader", "dma", "post READ", "data")
         subjects = [f"read {as_text(r)}" for r in event.attempts]
         subjects += [f"session {as_text(s)}" for s in event.changed("peer")]
         step.subject = ", ".join(subjects)

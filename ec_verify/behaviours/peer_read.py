@@ -57,12 +57,12 @@ class PeerReadEvent(ReadEvent):
         if self.action in _DMA:
             return "dma"
         if self.action in _AT_PRODUCER:
-            return "p.pump"
+            return "p.server"
         if self.action in _BY_ENGINE:
             return "p.engine" if self.changed("entry") == [ORIGIN] else "c.engine"
         if self.action == "ProducerRestart":
             return "p.engine"
-        return "c.engine" if self.action in ("RequestRead", "Abort", "Settle") else "c.pump"
+        return "c.engine" if self.action in ("RequestRead", "Abort", "Settle") else "c.reader"
 
     @cached_property
     def attempts(self) -> list[Any]:
@@ -149,13 +149,13 @@ class PeerReadPicture(Picture[PeerReadEvent]):
         """Consumer on the left, producer on the right, the DMA between their regions."""
         return [
             Lane("c.engine", "engine", _CONSUMER),
-            Lane("c.pump", "pump", _CONSUMER),
+            Lane("c.reader", "reader", _CONSUMER),
             Lane("c.fence", "fence · quarantine", _CONSUMER, "bars"),
             Lane("c.region", "region", _CONSUMER, "bars"),
             Lane("dma", "DMA", _PLANE),
             Lane("p.region", "region", _PRODUCER, "bars"),
             Lane("p.lease", "lease", _PRODUCER, "bars"),
-            Lane("p.pump", "pump", _PRODUCER),
+            Lane("p.server", "server", _PRODUCER),
             Lane("p.engine", "engine", _PRODUCER),
         ]
 
@@ -195,10 +195,10 @@ class PeerReadPicture(Picture[PeerReadEvent]):
         step.subject = _subject(event)
         for message in event.sent:
             if message.kind == "notice":
-                source = "dma" if event.action == "DmaFinish" else "c.pump"
-                self.send(message, source, "p.pump")
+                source = "dma" if event.action == "DmaFinish" else "c.reader"
+                self.send(message, source, "p.server")
             else:
-                target = "p.pump" if message.kind == "request" else "c.pump"
+                target = "p.server" if message.kind == "request" else "c.reader"
                 self.send(message, event.lane, target)
         for message in event.taken:
             self.receive(message)
@@ -208,14 +208,14 @@ class PeerReadPicture(Picture[PeerReadEvent]):
 
     def _moves(self, event: PeerReadEvent, attempt: Any) -> None:
         if event.action == "PostRead" and event.now("dma", attempt) == "posted":
-            self.arrow("c.pump", "dma", "post READ", "data")
+            self.arrow("c.reader", "dma", "post READ", "data")
         elif event.action == "DmaCopy":
             self.arrow("p.region", "dma", f"reads {held(event.now('seen', attempt))}", "data")
         elif event.action == "DmaFinish":
             content = held(event.now("bytes", event.now("dst", attempt)))
             self.arrow("dma", "c.region", f"writes {content}", "data")
         elif event.action == "ReadDone":
-            self.arrow("dma", "c.pump", "seen done", "data")
+            self.arrow("dma", "c.reader", "seen done", "data")
 
     def _bars(self, state: State) -> None:
         for attempt, st in elements(state, "read").items():

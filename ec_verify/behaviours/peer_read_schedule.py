@@ -169,7 +169,7 @@ class _Translation(ReadTranslation[PeerReadEvent]):
     def _land(self, name: str, node: str) -> None:
         self.draft.attempt({"copy": f"save {name}", "at": node, "do": "land"})
 
-    # ---------------------------------------------------------------- consumer's pump
+    # ---------------------------------------------------------------- consumer's reader
     def on_postread(self, event: PeerReadEvent) -> None:
         attempt = event.attempt
         ack = self.held.pop(attempt, Message("ok", attempt, 1))

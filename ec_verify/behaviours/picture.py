@@ -73,7 +73,8 @@ class Picture(Generic[E]):
         return [
             *(Lane(f"pc {as_text(p)}", as_text(p), "processes") for p in elements(first, "pc")),
             Lane("engine", "engine", "engine"),
-            Lane("pump", "pump", "engine"),
+            Lane("reader", "reader", "data processes"),
+            Lane("server", "server", "data processes"),
             Lane("environment", "environment", "others"),
             Lane("objects", "objects", "lifecycles", "bars"),
         ]

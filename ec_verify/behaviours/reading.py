@@ -85,7 +85,7 @@ class Event:
         row = load_actions().get(self.action)
         if row is None:
             return "" if self.action == "Tick" else "environment"
-        return row.actor if row.actor in ("engine", "pump") else ""
+        return row.actor if row.actor in ("engine", "reader", "server") else ""
 
     @property
     def sent(self) -> Sequence[Message]:

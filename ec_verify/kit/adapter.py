@@ -170,12 +170,14 @@ class Adapter:
         raise Unsupported("blocks")
 
     # -------------------------------------------------------------------- workers
-    def work(self, *, now: float, rank: int, encoded: list[str]) -> Result:
+    def work(self, *, now: float, rank: int, held: list[str], encoded: list[str]) -> Result:
         """A rank's process takes the step of the last ``build``.
 
         Args:
             now: Seconds.
             rank: Which.
+            held: Encodings that its encoder cache has when the step begins; of those the
+                encoder produces none.
             encoded: Encodings that the encoder has produced in this step.
 
         Returns:
@@ -289,7 +291,7 @@ OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "failed": (),
     "pending": (),
     "blocks": (),
-    "work": ("rank", "encoded"),
+    "work": ("rank", "held", "encoded"),
     "copied": ("rank", "copy", "ok"),
     "request": ("identity", "frames"),
     "answer": ("peer", "frames"),

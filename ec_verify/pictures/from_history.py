@@ -103,7 +103,7 @@ class _Picture:
             story.lanes += [
                 Lane(f"{name}/engine", "host engine", group),
                 Lane(f"{name}/ranks", "worker ranks", group),
-                Lane(f"{name}/pump", "pump", group),
+                Lane(f"{name}/data", "data processes", group),
                 Lane(f"{name}/dma", "DMA", group),
             ]
 
@@ -165,17 +165,17 @@ class _Picture:
             return f"{at}/ranks", str(raw.get("do", "land")), main
         if verb in ("deliver", "drop"):
             target = main.replace("~", ">").partition(">")[2]
-            return f"{target}/pump", "receives" if verb == "deliver" else "never gets", main
+            return f"{target}/data", "receives" if verb == "deliver" else "never gets", main
         if verb == "dma":
             return f"{main.partition('#')[0]}/dma", f"READ {raw.get('do')}", main
         if verb in ("tick", "crash", "restart", "stop", "start"):
-            return f"{main}/{'pump' if verb == 'tick' else 'engine'}", verb, ""
+            return f"{main}/{'data' if verb == 'tick' else 'engine'}", verb, ""
         if verb == "peer":
-            return f"{at}/pump", f"peer {main}", str(raw.get("of", ""))
+            return f"{at}/data", f"peer {main}", str(raw.get("of", ""))
         if verb in ("ask", "answer"):
-            return f"{raw.get('by', self.nodes[0])}/pump", verb, str(raw.get("hash", ""))
+            return f"{raw.get('by', self.nodes[0])}/data", verb, str(raw.get("hash", ""))
         node = main if main in self.nodes else at
-        return f"{node if node in self.nodes else self.nodes[0]}/pump", verb, main
+        return f"{node if node in self.nodes else self.nodes[0]}/data", verb, main
 
     # ---------------------------------------------------------------------- events
     def _event(
@@ -191,8 +191,8 @@ class _Picture:
             mark = "~" if via == "notice" else ">"
             channel = f"{node}{mark}{event['to']}"
             label = {"request": "request", "answer": "answer", "notice": "notice"}[via]
-            target = f"{event['to']}/pump"
-            arrow = Arrow(f"{node}/pump", target, self.row, None, label, _KINDS[via])
+            target = f"{event['to']}/data"
+            arrow = Arrow(f"{node}/data", target, self.row, None, label, _KINDS[via])
             self._sent.setdefault(channel, []).append(arrow)
             self.story.arrows.append(arrow)
             notes.append(f"sends {label}")
@@ -212,14 +212,14 @@ class _Picture:
             key = ("dma", event["dma"])
             self.bars.show(key, self.row, f"{node}/dma", f"READ {event['dma']}", "transfer")
             self.story.arrows.append(
-                Arrow(f"{node}/pump", f"{node}/dma", self.row, self.row, "post READ", "data")
+                Arrow(f"{node}/data", f"{node}/dma", self.row, self.row, "post READ", "data")
             )
         elif name in _ENDS:
             said = name.removeprefix("read ")
             changes[f"READs|{event['dma']}"] = said
             self.bars.hide(("dma", event["dma"]), self.row)
             self.story.arrows.append(
-                Arrow(f"{node}/dma", f"{node}/pump", self.row, self.row, said, "data")
+                Arrow(f"{node}/dma", f"{node}/data", self.row, self.row, said, "data")
             )
         elif name in ("crash", "start", "stop"):
             notes.append({"crash": "killed", "start": "a new process", "stop": "stopped"}[name])

@@ -180,7 +180,7 @@ class _Picture:
                 Lane(f"{name}/engine", "engine", name),
                 *(Lane(f"{name}/rank {rank}", f"worker rank {rank}", name) for rank in ranks),
                 Lane(f"{name}/copies", "copies", name, "bars"),
-                Lane(f"{name}/pump", "pump", name),
+                Lane(f"{name}/data", "data processes", name),
                 Lane(f"{name}/fence", "fence · quarantine", name, "bars"),
                 Lane(f"{name}/dma", "DMA", name),
                 Lane(f"{name}/lease", "lease", name, "bars"),
@@ -194,7 +194,7 @@ class _Picture:
         action = record["action"]
         known = load_actions().get(action)
         actor = known.actor if known else "engine"
-        lane = f"{process}/{'engine' if actor == 'engine' else 'pump'}"
+        lane = f"{process}/{'engine' if actor == 'engine' else 'data'}"
         time = f"{record['t'] - self.origin:.3f}"
         step = Step(
             lane=lane,

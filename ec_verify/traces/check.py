@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from ec_protocol.errors import TraceError
 from ec_protocol.tables.files import tla_dir
+from ec_verify.models.pool import side_by_side
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.coverage import Coverage, edges_of, total
 from ec_verify.traces.load import Record, RecordError, Run, load_run, named, trace_files
@@ -106,6 +108,7 @@ def check(
     *,
     wanted: int = 0,
     seed: int = 0,
+    jobs: int = 1,
     on_report: Callable[[Report], None] = lambda report: None,
 ) -> list[Report]:
     """Check traces, and ``wanted`` mutants of each.
@@ -116,7 +119,9 @@ def check(
         runner: Runs TLC.
         wanted: How many mutants of each accepted trace are to be rejected.
         seed: Which mutants.
-        on_report: Called with each report as soon as it is there.
+        jobs: How many TLC processes at once.
+        on_report: Called with each report as soon as it is there, one at a time, in
+            threads if there are several ``jobs``.
 
     Returns:
         The reports, in the order of ``paths``.
@@ -126,10 +131,13 @@ def check(
 
     files: dict[int, list[Path]] = {}
 
+    lock = threading.Lock()
+
     def done(index: int, report: Report) -> None:
         report.files = tuple(map(str, files.get(index, ())))
-        reports[index] = report
-        on_report(report)
+        with lock:
+            reports[index] = report
+            on_report(report)
 
     for index, path in enumerate(paths):
         try:
@@ -137,10 +145,14 @@ def check(
             loaded.append((index, load_run(files[index], named(path))))
         except TraceError as exc:
             done(index, _unreadable(named(path), exc))
-    for batch in _batches(loaded, _BATCH // 10 if wanted else _BATCH):
+
+    def one(batch: list[tuple[int, Run]]) -> None:
         judged = check_runs([run for _, run in batch], runner, wanted, seed)
         for (index, _), report in zip(batch, judged, strict=True):
             done(index, report)
+
+    batches = _batches(loaded, _BATCH // 10 if wanted else _BATCH)
+    side_by_side(batches, one, jobs=jobs, stop=runner.stop)
     return [reports[index] for index in range(len(paths))]
 
 

@@ -184,8 +184,10 @@ def data_killed(
                 there = [producer.data("ec-server"), decoder.data("ec-reader")]
                 raise ServerError(f"{NOTICED_S:.0f} s after the last kill there are {there}")
             # An engine notices in its steps that their parent is gone, and takes none idle.
-            for server in (producer, decoder):
-                oracle.judge(row, each([known]), [ask(server.url, (known,))])
+            # A producer's answer has no tokens.
+            encoded = ask(producer.url, (known,))
+            row.expect(encoded.status == 200, f"the producer answered HTTP {encoded.status}")
+            oracle.judge(row, each([known]), [ask(decoder.url, (known,))])
         row.notes.append(
             f"{len(killed)} killed: {', '.join(killed)}; all there again "
             f"{time.monotonic() - since:.1f} s after the last"

@@ -196,6 +196,24 @@ def test_an_encoder_that_does_not_run_leaves_no_entry():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.clause("EC-4.7")
+def test_what_the_host_evicts_and_allocates_again_in_one_pass_is_saved(kind):
+    with engine(kind=kind, blocks=6, cache_rows=7) as e:
+        e.run(request("r1", ("a", 3)))
+        e.run(request("r2", ("c", 4)))
+        assert e.tier.get("a") is None
+        e.run(request("r3", ("b", 3), ("a", 3)))
+        assert e.encoded == ["a", "c", "b"]
+        assert {entry.mm_hash: entry.state for entry in e.tier.entries()} == {
+            "b": "ready",
+            "a": "ready",
+        }
+        e.reset_encoder_cache()
+        e.run(request("r4", ("a", 3)))
+        assert e.encoded == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_early_return_steps_carry_the_last_reports(kind):
     """Nothing to compute, yet the host goes on stepping until every copy is reported."""
     with engine(kind=kind) as e:

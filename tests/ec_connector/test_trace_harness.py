@@ -45,11 +45,13 @@ def reports(number: int) -> list[Report]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "trace", trace)
-        for machine in (EngineMachine, ConsumerMachine, ProducerMachine):
+        for role, machine in enumerate((EngineMachine, ConsumerMachine, ProducerMachine)):
             run_state_machine_as_test(
-                seed(number)(machine),
+                # Of one seed all roles would do much the same.
+                seed(number + role)(machine),
                 settings=settings(
-                    max_examples=12,
+                    # In half of them nothing happens.
+                    max_examples=40,
                     stateful_step_count=50,
                     deadline=None,
                     database=None,
@@ -74,4 +76,5 @@ def test_random_traffic_is_accepted(number, reports, capsys):
 def test_it_is_traffic_of_every_role(reports):
     assert len(reports) > 10
     seen = {action for report in reports for action in report.actions}
-    assert {"Reserve", "PlanLoad", "LoadLanded", "SaveLanded", "RequestRead", "Hold"} <= seen
+    assert {"Reserve", "PlanLoad", "LoadLanded", "SaveLanded", "Hold"} <= seen
+    assert {"Offer", "Close", "Lend", "Landed", "Failed"} <= seen

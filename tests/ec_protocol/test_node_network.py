@@ -110,7 +110,7 @@ def test_nothing_is_fetched_while_nobody_carries_commands_out() -> None:
     pair.consumer.online = False
     assert pair.want() == "failed"
     assert not pair.consumer.has_commands
-    assert pair.consumer.counters["fetches_without_pump"] == 1
+    assert pair.consumer.counters["fetches_while_offline"] == 1
 
 
 def test_a_host_that_is_not_allowed_is_not_asked() -> None:

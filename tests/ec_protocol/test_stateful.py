@@ -29,7 +29,7 @@ class RaceMachine(ConnectorMachine):
 
     plan_save = has_cache_item = plan_load = build_meta_rule = encoder_writes = None
     produce_rule = report_save = report_load = announce = ensure_rule = None
-    fetch_rule = lease_passes = reuse_rule = advance_rule = tick_rule = pump_rule = None
+    fetch_rule = lease_passes = reuse_rule = advance_rule = tick_rule = carry_out_rule = None
     request_finished_rule = peer_event_rule = None
 
     @initialize(old=st.booleans(), rates=st.tuples(*[st.sampled_from([0.995, 1.0, 1.005])] * 4))

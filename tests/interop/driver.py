@@ -20,7 +20,6 @@ import os
 import random
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
@@ -37,7 +36,7 @@ from ec_protocol.p2p.fetches import Fetches
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.p2p.wire import XferAck, XferReq
 from tests.e2e.server import CPU_ENV, free_port
-from tests.ec_connector.network.inside import READER, Inside
+from tests.ec_connector.network.inside import Inside
 from tests.interop import forked
 from tests.interop.clock import Clock
 from tests.world import processes
@@ -299,7 +298,6 @@ class Ours(Inside):
     ) -> None:
         self.plane = Around()
         self._turning = False
-        self._past: Counter[str] = Counter()
         super().__init__(
             role,
             blocks,
@@ -348,21 +346,6 @@ class Ours(Inside):
 
     def count(self, counter: str, at_least: int = 1) -> None:
         until(lambda: self.counters()[counter] >= at_least, counter)
-
-    def reader_exits(self) -> None:
-        """Its process is gone, as the kernel tells the engine (EC-14.8).
-
-        The parent has it killed ``data_drain_s`` after it said that a READ is lost. Here
-        its sockets and its agent go, as they would with it; it says nothing any more.
-        """
-        reader, self.reader = self.reader, None
-        assert reader is not None
-        self._past.update(reader.reader.counters)
-        reader.close()
-        self.link.exited(READER, self.clock())
-
-    def counters(self) -> Counter[str]:
-        return super().counters() + self._past
 
     def saved(self, rows: int = ROWS) -> tuple[str, bytes, Any]:
         """Name, bytes and announcement of a new encoding, without the engine around it."""

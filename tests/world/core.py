@@ -216,15 +216,15 @@ class World(Region):
         self.now += seconds
         self.producer.node.tick(self.now)
         self.node.tick(self.now)
-        self.pump()
+        self.carry_out()
 
     # ------------------------------------------------------- the consumer's engine
     def fetch(self, mm_hash: str, nbytes: int, waiter: str = "request-1") -> FetchState:
         """What the engine thread asks once per step."""
         return self.waiters.fetch(mm_hash, PRODUCER, nbytes, None, waiter, self.now)
 
-    # --------------------------------------------------------------- the pump
-    def pump(self) -> list[Command]:
+    # ------------------------------------------------------------- the network
+    def carry_out(self) -> list[Command]:
         """Carry out what the consumer wants done; returns it, in order."""
         commands = self.reads.attempts.drain()
         self.commands += commands
@@ -254,7 +254,7 @@ class World(Region):
         while self.acks:
             ack = wire.decode_ack([b"", self.acks.pop(0)])
             self.node.answer(PRODUCER, ack, self.now)
-        self.pump()
+        self.carry_out()
 
     def deliver_notices(self) -> None:
         """Notices reach the agent that they were sent to, if it still lives."""
@@ -265,7 +265,7 @@ class World(Region):
 
     def exchange(self) -> None:
         """Requests there and acks back, until nothing is left to send."""
-        self.pump()
+        self.carry_out()
         self.deliver_requests()
         self.deliver_acks()
 
@@ -276,7 +276,7 @@ class World(Region):
         leave = self.reads.post_read(attempt_id, self.now)
         if leave:
             self.posted[attempt_id] = command
-        self.pump()
+        self.carry_out()
         return leave
 
     def move_bytes(self, attempt_id: int) -> None:
@@ -300,7 +300,7 @@ class World(Region):
         del self.posted[attempt_id]
         self.notices.append((command.agent_metadata, command.notice))
         self.reads.read_done(attempt_id, self.now)
-        self.pump()
+        self.carry_out()
         self.deliver_notices()
 
     def check(self) -> None:

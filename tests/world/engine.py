@@ -73,13 +73,14 @@ class Rank:
             self.cache.pop(mm_hash, None)
         worker, metadata = self.worker, step.metadata
         compute = None
-        worker.start_save_caches(metadata)
+        worker.start_save_caches(metadata, self.cache)
         worker.start_load_caches(self.cache, metadata)
         before = set(self.cache)
         if step.scheduled:
             if not self.skip_encoder:
                 for request, index in step.encode:
-                    self._encode(request, index)
+                    if request.items[index].mm_hash not in self.cache:
+                        self._encode(request, index)
             for mm_hash in [name for name in self.cache if name not in before]:
                 worker.save_caches(self.cache, mm_hash, metadata)
         worker.get_finished(set())

@@ -215,7 +215,7 @@ class World:
         return f"P{port}"
 
     def run_command(self, node: Node) -> None:
-        """The pump of ``node`` carries out its oldest command."""
+        """The network of ``node`` carries out its oldest command."""
         node.commands += node.consumer.attempts.drain()
         if not node.commands:
             return
@@ -278,7 +278,7 @@ class World:
             node.producer.on_notice(notice, self.now(node))
 
     def see_done(self, dma: Dma) -> None:
-        """The pump polls a READ and finds it complete; its notice goes out."""
+        """A reader polls a READ and finds it complete; its notice goes out."""
         assert dma.finished
         self.dmas.remove(dma)
         if not dma.closed:

@@ -190,7 +190,8 @@ class Step:
         scheduled: Per request: first token, number of tokens, preemptions so far,
             whether a token is sampled.
         encode: Items to encode, per request.
-        evicted: Hashes to drop from the workers' encoder caches.
+        evicted: Hashes to drop from the workers' encoder caches. Of ``encode`` a worker does
+            not run what its cache still has.
         metadata: The connector's.
     """
 
@@ -330,7 +331,9 @@ class Host:
             )
             request.num_computed += count
             request.placeholders += samples
-        step.evicted, self.cache.evicted = self.cache.evicted, []
+        # What was evicted and allocated again in this pass stays where it is.
+        step.evicted = [name for name in self.cache.evicted if name not in self.cache.users]
+        self.cache.evicted = []
         step.metadata = self.delegate.build_connector_meta(None)
         return step
 

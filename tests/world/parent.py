@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ec_protocol.processes import Command, KillProcess, Kind, Processes, StartProcess, Wanted
+from ec_protocol.processes import (
+    Command,
+    KillProcess,
+    Kind,
+    Processes,
+    ReportStuck,
+    StartProcess,
+    Wanted,
+)
 from ec_protocol.tables.timing import Timing
 from ec_protocol.trace import Recorder, Trace
 from tests.recording import beside
@@ -38,6 +46,8 @@ class World:
             elif isinstance(command, KillProcess):
                 assert command.process in self.running
                 self.killed[command.process] = command.reason
+            elif isinstance(command, ReportStuck):
+                assert command.process in self.killed
             else:
                 assert self.running[command.process] == command.kind
         return commands

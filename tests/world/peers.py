@@ -92,6 +92,7 @@ class Played:
     def __init__(self, engine: Engine, address: tuple[str, int] | None = PEER) -> None:
         self.address = address
         self.figures = Figures()
+        self.stuck = 0
         self.stopped = False
         self.turns = 0
         self.now = 0.0
@@ -105,7 +106,7 @@ class Played:
             format_table(self.table, slots, b"k" * 16)
             format_ledger(self.ledger, slots)
             table, ledger = OfferTable(self.table), Ledger(self.ledger)
-            self.link.offer_in(table, ledger, FreeLocks(), 0.9)
+            self.link.offer_in(table, ledger, FreeLocks(), 0.9, lambda: self.now)
             self.link.server_works(2, self.server)
         if engine.loads:
             self.link.reader_works(READER, self.reader)

@@ -171,7 +171,7 @@ class ConnectorMachine(RuleBasedStateMachine):
         node = self.world.nodes[name]
         node.waiters.leave(waiter, self.world.now(node))
 
-    def pump(self, name: str, count: int) -> None:
+    def carry_out(self, name: str, count: int) -> None:
         for _ in range(count):
             self.world.run_command(self.world.nodes[name])
 
@@ -303,7 +303,7 @@ class ConnectorMachine(RuleBasedStateMachine):
 
     tick_rule = rule(name=st.sampled_from(["P1", "P2", "C1", "C2"]))(tick)
 
-    pump_rule = rule(name=CONSUMERS, count=st.integers(1, 4))(pump)
+    carry_out_rule = rule(name=CONSUMERS, count=st.integers(1, 4))(carry_out)
 
     request_finished_rule = rule(name=CONSUMERS, waiter=WAITERS)(request_finished)
 

@@ -274,14 +274,13 @@ PeerEdges == {
 
 -----------------------------------------------------------------------------
 \* offer: One entry in the table that the engine and the server's process both see: what the server may grant without asking.
-OfferStates == {"coming", "open", "withdrawn", "closed"}
+OfferStates == {"coming", "open", "closed"}
     \* coming: The entry is being written: who asks too early is told to ask again.
     \* open: The server may grant the entry; the engine needs leave to use its memory for anything else.
-    \* withdrawn: No new grant; the leases that were given run on.
     \* closed: The server may not grant it, and no grant needs it: the memory is the engine's alone.
 OfferInitial == "coming"
 OfferTerminal == {"closed"}
-OfferEvents == {"open", "withdraw", "close"}
+OfferEvents == {"open", "close"}
 OfferGuards == {"granted"}
     \* granted: The ledger says that a lease on this slot has not ended yet.
 
@@ -292,14 +291,8 @@ OfferEdges == {
     \* The bytes will not come.
     [from |-> "coming", event |-> "close", needs |-> {}, forbids |-> {"granted"},
      to |-> "closed", effect |-> ""],
-    \* A peer that asks again and again must not keep an entry that is to go.
-    [from |-> "open", event |-> "withdraw", needs |-> {}, forbids |-> {},
-     to |-> "withdrawn", effect |-> ""],
-    \* Under the lock nobody can grant it meanwhile, and nobody has it.
+    \* Under the lock nobody can grant it meanwhile, and nobody has it: the last lease is over, or its attempt has said that it is done.
     [from |-> "open", event |-> "close", needs |-> {}, forbids |-> {"granted"},
-     to |-> "closed", effect |-> ""],
-    \* The last lease is over, or its attempt has said that it is done.
-    [from |-> "withdrawn", event |-> "close", needs |-> {}, forbids |-> {"granted"},
      to |-> "closed", effect |-> ""]
 }
 
@@ -312,7 +305,7 @@ LoanStates == {"lent", "lost", "retired", "returned"}
     \* returned: Nothing of that reader can touch the blocks any more.
 LoanInitial == "lent"
 LoanTerminal == {"returned"}
-LoanEvents == {"landed", "failed", "lost", "proven", "exited", "retire"}
+LoanEvents == {"landed", "failed", "lost", "proven", "exited", "overdue", "retire"}
 LoanGuards == {}
 
 LoanEdges == {
@@ -328,6 +321,9 @@ LoanEdges == {
     \* A process that is gone moves no byte.
     [from |-> "lent", event |-> "exited", needs |-> {}, forbids |-> {},
      to |-> "returned", effect |-> "take_back"],
+    \* Nobody waits for a reader that may never be heard of again; it may still have a READ under way.
+    [from |-> "lent", event |-> "overdue", needs |-> {}, forbids |-> {},
+     to |-> "lost", effect |-> "quarantine"],
     \* Its own completion is the quickest proof.
     [from |-> "lost", event |-> "proven", needs |-> {}, forbids |-> {},
      to |-> "returned", effect |-> "free"],

@@ -25,9 +25,9 @@ ReachRefused == ~\E v \in Servers : pc[v].at = "locked" /\ offer[pc[v].slot] = "
 Rogue(s) == name' = [name EXCEPT ![s] = None] /\ ev' = {} /\ UNCHANGED <<whole, offer, ledger, lock, server, rd>>
 RogueSpec == Init /\ [][Next \/ \E s \in Slots : Rogue(s)]_vars
 
-\* An engine that offers again what it has withdrawn.
+\* An engine that opens a slot which it has closed.
 Again(s) ==
-    /\ offer[s] = "withdrawn" /\ offer' = [offer EXCEPT ![s] = "open"]
+    /\ offer[s] = "closed" /\ name[s] # None /\ offer' = [offer EXCEPT ![s] = "open"]
     /\ ev' = {}
     /\ UNCHANGED <<name, whole, ledger, lock, server, rd>>
 AgainSpec == Init /\ [][Next \/ \E s \in Slots : Again(s)]_vars

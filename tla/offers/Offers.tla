@@ -126,14 +126,6 @@ Offer(s) ==
     /\ ev' = {Ev("offer", OfferEdges, offer[s], "open", {})}
     /\ UNCHANGED <<name, whole, ledger, lock, server, rd>>
 
-\* Action Withdraw: no new grants; those that are there end by themselves.
-Withdraw(s) ==
-    /\ CanFire(OfferEdges, offer[s], "withdraw", {})
-    /\ lock[s] = None
-    /\ offer' = [offer EXCEPT ![s] = Fire(OfferEdges, @, "withdraw", {})]
-    /\ ev' = {Ev("offer", OfferEdges, offer[s], "withdraw", {})}
-    /\ UNCHANGED <<name, whole, ledger, lock, server, rd>>
-
 \* Memory that is used for something else spoils what is being copied out of it.
 Spoilt(s) == [r \in Readers |-> IF rd[r].st = "copying" /\ rd[r].slot = s
                                   THEN [rd[r] EXCEPT !.good = FALSE] ELSE rd[r]]
@@ -315,7 +307,7 @@ ServerStep(v) ==
     \/ \E g \in grants[v] : Complete(v, g) \/ Expire(v, g)
 
 Next ==
-    \/ \E s \in Slots : Expect(s) \/ Offer(s) \/ Withdraw(s) \/ Close(s) \/ Evict(s)
+    \/ \E s \in Slots : Expect(s) \/ Offer(s) \/ Close(s) \/ Evict(s)
     \/ \E s \in Slots, n \in Names : Begin(s, n)
     \/ \E s \in Slots : Land(s)
     \/ \E v \in Servers, r \in Readers, n \in Names, s \in Slots : Ask(v, r, n, s)
@@ -337,7 +329,6 @@ Fairness ==
     /\ WF_core(Tick)
     /\ \A v \in Servers : SF_core(ServerStep(v))
     /\ KillStopped => \A v \in Servers : WF_core(proc[v] = "stopped" /\ Exit(v))
-    /\ \A s \in Slots : SF_core(offer[s] = "withdrawn" /\ Close(s))
 
 FairSpec == Spec /\ Fairness
 
@@ -348,7 +339,7 @@ TypeOK ==
     /\ ledger \in [Slots -> 0 .. Lease]
     /\ lock \in [Slots -> Servers \cup {None}]
     /\ proc \in [Servers -> {"new", "up", "stopped", "gone"}]
-    /\ \A s \in Slots : offer[s] \in {"open", "withdrawn"} => name[s] # None
+    /\ \A s \in Slots : offer[s] = "open" => name[s] # None
 
 \* EC-2.2 and EC-14.2: what a reader accepts is what it asked for.
 AcceptedInv == \A r \in Readers : rd[r].st = "done" => rd[r].good
@@ -373,11 +364,11 @@ EdgesProp ==
 ReceptiveInv ==
     \A s \in Slots :
         /\ offer[s] = "coming" => CanFire(OfferEdges, offer[s], "open", {})
-        /\ offer[s] = "open" => CanFire(OfferEdges, offer[s], "withdraw", {})
         /\ offer[s] \notin OfferTerminal =>
              /\ CanFire(OfferEdges, offer[s], "close", {})
              /\ ~CanFire(OfferEdges, offer[s], "close", {"granted"})
 
-\* EC-14.5: a slot that is withdrawn becomes free, whatever servers and readers do.
-WithdrawnEndsProp == \A s \in Slots : offer[s] = "withdrawn" ~> offer[s] # "withdrawn"
+\* EC-14.5: what is not granted anew can be closed sooner or later, whatever servers and
+\* readers do. To be checked with one reader: it asks again when its grant is over.
+FreeProp == \A s \in Slots : []<>(ledger[s] = 0 /\ lock[s] = None)
 =============================================================================

@@ -4,8 +4,8 @@
 \*
 \* | ContentStore     | Offers                                                 |
 \* | places           | the engine's region, and what its readers have         |
-\* | what they serve  | names of slots that may be granted or still are, with  |
-\* |                  | the bytes behind them; what readers have accepted      |
+\* | what they serve  | names of open slots, with the bytes behind them; what   |
+\* |                  | readers have accepted                                  |
 \* | operations       | attempts of readers                                    |
 \* | asked            | asked, granted, copying                                |
 \* | got              | done                                                   |
@@ -23,7 +23,7 @@ Store == INSTANCE ContentStore WITH
     serves <- [p \in {"engine", "readers"} |->
                   IF p = "engine"
                     THEN {<<name[s], Bytes(name[s], whole[s])>> :
-                             s \in {t \in Slots : offer[t] \in {"open", "withdrawn"}}}
+                             s \in {t \in Slots : offer[t] = "open"}}
                     ELSE {<<rd[r].name, Bytes(rd[r].name, rd[r].good)>> :
                              r \in {q \in Readers : rd[q].st = "done"}}],
     op <- [r \in Readers |->

@@ -277,7 +277,7 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-\* Timers and the pump go on; nothing obliges the process or the network.
+\* Timers and the reader go on; nothing obliges the process or the network.
 GoesOn(r) == \/ AckTimeout(r) \/ PostRead(r) \/ ReadDone(r) \/ ReadLost(r)
              \/ DmaEnded(r) \/ Retire(r) \/ Settle(r)
 Fairness ==

@@ -230,7 +230,7 @@ ReceptiveInv ==
              /\ read[a] = "granted" => CanRead(a, "post_read", G)
              /\ read[a] = "reading" => CanRead(a, "read_done", G)
 
-\* Nothing but the clock, the engine, and the pump's timers is fair: no
+\* Nothing but the clock, the engine, and the reader's timers is fair: no
 \* message need arrive, no DMA need move, no producer need answer. `but` names
 \* what goes wrong in a config that must fail.
 FairnessBut(but) ==
@@ -261,7 +261,7 @@ GrantsEndProp ==
 EntriesEndProp ==
     \A s \in Sinks : entry[s] = "allocated" ~> entry[s] \in {"ready", "freed"}
 
-\* In the end nothing is under way: the pump may sleep.
+\* In the end nothing is under way: both sides may sleep.
 GoesIdleProp ==
     <>[](\A a \in Attempts : read[a] \in {"absent", "settled"} /\ grant[a] # "granted")
 

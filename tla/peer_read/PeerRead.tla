@@ -2,7 +2,7 @@
 ------------------------------ MODULE PeerRead ------------------------------
 \* One consumer READs encodings out of the region of one producer.
 \*
-\* Actors: the consumer's engine and pump, the producer's pump, the network
+\* Actors: the consumer's engine and reader, the producer's server, the network
 \* between them, the DMA, and the clock. Every lifecycle move is an edge of the
 \* generated Lifecycle module; the effects that move blocks and release grants
 \* are read from the same edges. Actions have the names of spec/lifecycle.toml;

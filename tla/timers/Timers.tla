@@ -3,8 +3,8 @@
 \* What each inequality of spec/timing.toml is for. A process starts with any
 \* timers that keep the inequalities (Timing.tla, generated from that file) and
 \* then lives through one fetch with its attempts, or through the silence of one
-\* peer, tick by tick. The pump is prompt: a timer that has run out is acted upon
-\* before time goes on. What a late pump does is the matter of PeerRead.
+\* peer, tick by tick. The reader is prompt: a timer that has run out is acted
+\* upon before time goes on. What a late one does is the matter of PeerRead.
 \*
 \* Timers are even numbers of ticks, so that something can happen at a bound, just
 \* before it and just after it.

@@ -26,7 +26,7 @@ Believe(r) ==
         grants == [i \in DOMAIN r.grants |-> grant(i)]
         lost == IF r.act \in {"Retire", "RetireLoan"}
                   THEN [i \in DOMAIN r.entries |-> r.entries[i].extents] ELSE <<>>
-        offer(i) == r.offers[i] @@ [name |-> r.name, until |-> r.t]
+        offer(i) == r.offers[i] @@ [name |-> r.name]
         loan(i) == r.loans[i] @@ [name |-> r.name]
         placed(i) == \/ r.act = "TakePlace"
                      \/ i \in DOMAIN s.processes /\ s.processes[i].placed
@@ -43,7 +43,9 @@ Believe(r) ==
             !.loans = Without([i \in DOMAIN r.loans |-> loan(i)] @@ s.loans, LoanTerminal),
             !.processes = Without([i \in DOMAIN r.processes |-> process(i)] @@ s.processes,
                                   ProcessTerminal),
-            !.gone = @ \cup (IF r.act = "Exited" THEN {r.loans[i].reader : i \in DOMAIN r.loans}
+            !.gone = @ \cup (IF r.act = "Exited"
+                                THEN {r.loans[i].reader : i \in DOMAIN r.loans}
+                                     \cup {i \in DOMAIN r.processes : placed(i)}
                              ELSE {}),
             !.words = IF Reads(r.p) THEN Words(r.p, s, c) ELSE <<>>,
             !.clock = r.t,

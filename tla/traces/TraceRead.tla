@@ -312,16 +312,13 @@ Settle(r) ==
 -----------------------------------------------------------------------------
 \* Grants
 
-\* The engine's entry behind an open slot, or one that was withdrawn after the grant had
-\* been decided; 0 if there is none, or no engine to say so.
+\* The engine's entry behind an open slot; 0 if there is none, or no engine to say so.
 Granted(r, said) ==
     LET E == EngineOf(r.p)
         open == IF E = "" THEN {}
                 ELSE {o \in DOMAIN proc[E].offers :
                         LET x == proc[E].offers[o]
-                        IN /\ x.slot = said.entry /\ x.name = r.name
-                           /\ \/ x.state = "open"
-                              \/ x.state = "withdrawn" /\ AtMost(r.now, x.until)
+                        IN /\ x.slot = said.entry /\ x.name = r.name /\ x.state = "open"
                            /\ x.entry \in DOMAIN proc[E].entries
                            /\ proc[E].entries[x.entry].extents = said.extents}
     IN IF open = {} THEN 0 ELSE proc[E].offers[TheOne(open)].entry

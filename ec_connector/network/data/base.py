@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data plane as the pump sees it: one reader, one server, typed errors.
+"""The data plane as data processes see it: one reader, one server, typed errors.
 
-Tests of the pump run on an in-memory implementation of these two classes; a process
+Tests run on an in-memory implementation of these two classes; a process
 runs on ``NixlReader`` and ``NixlServer``. Neither is thread-safe: the thread that
 made an object is the only one that may use it.
 """

@@ -244,13 +244,13 @@ class Builtin(BuiltinHost):
         }
 
     # -------------------------------------------------------------------- workers
-    def work(self, *, now: float, rank: int, encoded: list[str]) -> Result:
+    def work(self, *, now: float, rank: int, held: list[str], encoded: list[str]) -> Result:
         """See ``Adapter.work``."""
         self._at(now)
         if rank not in self._ranks:
             self._ranks[rank] = Rank(self._config, rank)
-        sizes = {mm_hash: self._bytes[mm_hash] for mm_hash in encoded}
-        started, reports = self._ranks[rank].work(self._metadata, sizes)
+        there, produced = ({name: self._bytes[name] for name in names} for names in (held, encoded))
+        started, reports = self._ranks[rank].work(self._metadata, there, produced)
         return {"started": started, "reports": reports}
 
     def copied(self, *, now: float, rank: int, copy: Json, ok: bool) -> Result:

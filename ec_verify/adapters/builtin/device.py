@@ -63,6 +63,10 @@ class _Torch:
         return getattr(torch, name)
 
 
+def _output(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes // 2, dtype=torch.bfloat16).as_subclass(_DeviceTensor)
+
+
 @contextmanager
 def _stream(stream: _Stream) -> Iterator[None]:
     yield
@@ -101,11 +105,14 @@ class Rank:
         self._left: dict[Any, set[Any]] = {}
         self._event: dict[Any, _Event] = {}
 
-    def work(self, metadata: Any, encoded: dict[str, int]) -> tuple[list[Any], list[list[Any]]]:
-        """Take a step.
+    def work(
+        self, metadata: Any, held: dict[str, int], encoded: dict[str, int]
+    ) -> tuple[list[Any], list[list[Any]]]:
+        """Take a step; its worker half is told nothing of what the host holds.
 
         Args:
             metadata: The step's.
+            held: Encodings that the host's cache has, and their bytes.
             encoded: Bytes of each encoding that the encoder has produced.
 
         Returns:
@@ -113,10 +120,10 @@ class Rank:
         """
         worker = self._worker
         before = {id(t) for t in (*worker._inflight_saves, *worker._inflight_loads)}
+        self._cache |= {name: _output(nbytes) for name, nbytes in held.items()}
         worker.start_load_caches(self._cache, metadata)
         for mm_hash, nbytes in encoded.items():
-            output = torch.empty(nbytes // 2, dtype=torch.bfloat16)
-            self._cache[mm_hash] = output.as_subclass(_DeviceTensor)
+            self._cache[mm_hash] = _output(nbytes)
             worker.save_caches(self._cache, mm_hash, metadata)
         worker.flush_saves()
         started: list[Any] = []

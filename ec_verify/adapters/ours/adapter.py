@@ -199,7 +199,7 @@ class Ours(HostSide, InMemory):
         return {"pending": self.scheduler.has_pending_push_work()}
 
     # -------------------------------------------------------------------- workers
-    def work(self, *, now: float, rank: int, encoded: list[str]) -> Result:
+    def work(self, *, now: float, rank: int, held: list[str], encoded: list[str]) -> Result:
         """See ``Adapter.work``."""
         self._at(now)
         if self.metadata is None:
@@ -209,8 +209,8 @@ class Ours(HostSide, InMemory):
             for request in self._requests.values()
             for item in request.items
         }
-        produced = {mm_hash: sizes[mm_hash] for mm_hash in encoded}
-        started, reports = self._worker(rank).step(self.metadata, produced)
+        there, produced = ({name: sizes[name] for name in names} for names in (held, encoded))
+        started, reports = self._worker(rank).step(self.metadata, there, produced)
         return {"started": started, "reports": reports}
 
     def copied(self, *, now: float, rank: int, copy: Json, ok: bool) -> Result:

@@ -69,19 +69,22 @@ class KitWorker:
         config, region = cast(ECConfig, None), cast(SharedRegion, SimpleNamespace(identity=b""))
         self.worker = ECWorker(config, region, self.engine, rank, world_size)
 
-    def step(self, metadata: StepMetadata, encoded: dict[str, int]) -> tuple[list[int], Reports]:
+    def step(
+        self, metadata: StepMetadata, held: dict[str, int], encoded: dict[str, int]
+    ) -> tuple[list[int], Reports]:
         """The hooks of one step.
 
         Args:
             metadata: What the scheduler said.
+            held: Encodings that the host's cache has, and their bytes.
             encoded: Encodings that the encoder produced in it, and their bytes.
 
         Returns:
             Copies that were started, and reports ``[copy, landed]``.
         """
         self.engine.started = []
-        cache: dict[str, torch.Tensor] = {}
-        self.worker.start_save_caches(metadata)
+        cache = {name: torch.zeros(size, dtype=torch.uint8) for name, size in held.items()}
+        self.worker.start_save_caches(metadata, cache)
         self.worker.start_load_caches(cache, metadata)
         for mm_hash, nbytes in encoded.items():
             cache[mm_hash] = torch.zeros(nbytes, dtype=torch.uint8)

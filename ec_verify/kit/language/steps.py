@@ -115,10 +115,11 @@ class Finish(Step):
 
 
 class Work(Step):
-    """A rank's worker takes the node's latest step, with what the encoder produced."""
+    """A rank's worker takes the node's latest step, with what it held and what it encoded."""
 
     work: str
     rank: int = 0
+    held: list[str] = []
     encoded: list[str] = []
     reports: dict[str, bool] | None = None
     started: list[str] | None = None

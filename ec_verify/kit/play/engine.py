@@ -311,7 +311,7 @@ def _play_finish(world: World, step: steps.Finish) -> None:
 @plays(steps.Work)
 def _play_work(world: World, step: steps.Work) -> None:
     node = world.node(step.work)
-    result = world.call(node, "work", rank=step.rank, encoded=step.encoded)
+    result = world.call(node, "work", rank=step.rank, held=step.held, encoded=step.encoded)
     if step.started is not None:
         names = {run.copy: run.name for run in node.copies.values()}
         seen = sorted(names.get(c, str(c)) for c in result["started"])

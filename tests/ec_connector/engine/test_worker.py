@@ -175,6 +175,19 @@ def test_a_planned_save_whose_encoder_never_ran_is_reported(one):
     assert not one.region.tensor[: 3 * BLOCK].any()
 
 
+@pytest.mark.clause("EC-4.7")
+def test_what_the_host_holds_already_is_saved_at_once(one: Rank) -> None:
+    metadata = one.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5))))
+    one.cache["a"] = encoding(3)
+    one.worker.start_save_caches(metadata, one.cache)
+    # A host that encodes it all the same changes nothing.
+    one.worker.save_caches(one.cache, "a", metadata)
+    one.worker.get_finished()
+    assert {(r.copy_id, r.landed) for r in one.reports()} == {(1, True), (2, False)}
+    saved = one.region.tensor[: 3 * BLOCK].view(torch.bfloat16)
+    assert torch.equal(saved.reshape(3, WIDTH), encoding(3))
+
+
 @pytest.mark.clause("EC-4.3")
 def test_a_step_given_up_half_way_is_settled_by_the_next(one: Rank) -> None:
     metadata = one.about_mine(StepMetadata(1, (save_op(1, "a", 0, 3), save_op(2, "b", 3, 5))))

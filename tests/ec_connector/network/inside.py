@@ -75,6 +75,7 @@ class Inside(Instance):
         self._closing: list[Callable[[], object]] = [lambda: self.region.close(unlink=True)]
         self.server: Server | None = None
         self.reader: ReaderWork | None = None
+        self._past: Counter[str] = Counter()
         try:
             self._sink = NdjsonSink(config.trace_file) if config.trace_file else None
             trace = Trace(self.name, clock, self._sink) if self._sink else None
@@ -110,7 +111,7 @@ class Inside(Instance):
         self._closing += [self.table.close, self.ledger.close, self.locks.close]
         if self.spec.bind is not None:
             table, ledger = OfferTable(self.table.view), Ledger(self.ledger.view)
-            self.link.offer_in(table, ledger, self.locks, grant_quota)
+            self.link.offer_in(table, ledger, self.locks, grant_quota, self.clock)
         self.start_server()
 
     def start_server(self, process: int = SERVER) -> None:
@@ -186,15 +187,27 @@ class Inside(Instance):
         self.link.hear(READER, now)
         self.link.turn(now)
 
+    def reader_exits(self) -> None:
+        """Its process is gone, as the kernel tells the engine (EC-14.8).
+
+        The parent has it killed ``data_drain_s`` after it said that a READ is lost. Here
+        its sockets and its agent go, as they would with it; it says nothing any more.
+        """
+        reader, self.reader = self.reader, None
+        assert reader is not None
+        self._past.update(reader.reader.counters)
+        reader.close()
+        self.link.exited(READER, self.clock())
+
     def counters(self) -> Counter[str]:
-        result = Counter(self.node.counters)
+        result = self._past + self.node.counters
         for half in (self.link.loans, self.link.offers):
             result.update(half.counters if half is not None else {})
         if self.reader is not None:
             result.update(self.reader.reader.counters)
-            result.update(self.reader._stats.counts())
+            result.update(self.reader._stats.counts)
         if self.server is not None:
-            result.update(self.server._stats.counts())
+            result.update(self.server._stats.counts)
             if self.server._serving is not None:
                 result.update(self.server._serving.grants.counters)
         return result

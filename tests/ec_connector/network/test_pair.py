@@ -11,7 +11,6 @@ import os
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ needs("nixl", "zmq")
 
 import zmq
 
+from ec_connector.clock import boottime
 from ec_connector.network.control import BindError
 from ec_connector.network.data import DataPlaneConfigError, DataPlaneError
 from ec_protocol.p2p import wire, words
@@ -323,7 +323,7 @@ def test_a_read_that_cannot_be_posted_is_quarantined_until_its_reader_is_gone(
         node.link.reader_leaves(READER)
         assert node.fetch("b", producer.address, BLOCK, "another") == "failed"
         assert node.counters()["no_reader"] == 1
-        node.link.exited(READER, node.clock())
+        node.reader_exits()
         node.tier.check()
         assert node.tier.free_blocks == node.tier.num_blocks
 
@@ -344,13 +344,10 @@ def test_a_reader_that_breaks_costs_its_fetches_only(producer: Inside, method: s
 
         with node.standing_still():
             wait_for(broken, "the failure")
-        reader, node.reader = node.reader, None
-        node.link.exited(READER, node.clock())
+        node.reader_exits()
         assert node.fetch("a", producer.address, BLOCK) == "failed"
         node.tier.check()
         assert node.tier.free_blocks == node.tier.num_blocks
-        assert reader is not None
-        reader.close()
 
 
 # -------------------------------------------------------------------------- who stands still
@@ -390,8 +387,14 @@ def test_a_fetch_runs_to_its_end_while_both_engines_stand_still(
 
 @pytest.mark.clause("EC-14.2", "EC-14.6")
 def test_what_a_server_has_granted_is_kept_after_it_and_the_next_one_serves(
-    producer: Inside, consumer: Inside
+    consumer: Inside,
 ) -> None:
+    later = [0.0]
+    with Inside("ec_producer", clock=lambda: boottime() + later[0]) as producer:
+        kept_and_served(producer, consumer, later)
+
+
+def kept_and_served(producer: Inside, consumer: Inside, later: list[float]) -> None:
     data = os.urandom(BLOCK)
     entry = producer.save("a", data)
     server = producer.server
@@ -409,10 +412,10 @@ def test_what_a_server_has_granted_is_kept_after_it_and_the_next_one_serves(
     assert producer.server._serving.grants.incarnation != server._serving.grants.incarnation
     assert consumer.fetch("a", producer.address, BLOCK) == "ready"
     assert consumer.bytes_of("a") == data
-    end = producer.clock() + producer.node.timing.lease_s
+    producer.turn_engine()
     assert not producer.tier.gate.may_evict(entry), "the first grant's lease has not ended"
-    assert producer.link.offers is not None
-    producer.link.offers.catch_up(end)
+    later[0] += producer.node.timing.lease_s
+    producer.turn_engine()
     assert producer.tier.gate.may_evict(entry)
 
 
@@ -438,7 +441,7 @@ def test_the_end_of_a_read_is_timed_after_it_was_seen(producer: Inside) -> None:
     node = Inside(
         "ec_consumer",
         wrap_reader=lambda reader: Late(reader, later),
-        clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + later[0],
+        clock=lambda: boottime() + later[0],
     )
     with node:
         assert node.fetch("a", producer.address, BLOCK) == "failed"

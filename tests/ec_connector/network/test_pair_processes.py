@@ -22,7 +22,7 @@ from tests.needs import needs
 needs("nixl", "zmq")
 
 from tests.ec_connector.network.data_driver import until
-from tests.ec_connector.network.inside import READER, Inside
+from tests.ec_connector.network.inside import Inside
 from tests.world.instance import BLOCK, NBYTES, Producer, wait_for
 from tests.world.processes import stop
 
@@ -186,7 +186,7 @@ def test_a_server_that_is_killed_costs_a_fall_back(producer, consumers, when):
     heard = []
     wait_for(lambda: heard.extend(node.parent.hear()) or heard, "the word to its parent")
     # The error proves nothing; the end of the process that reads does.
-    node.link.exited(READER, node.clock())
+    node.reader_exits()
     assert only_warm_is_left(node)
 
 

@@ -16,10 +16,10 @@ needs("zmq", "msgspec")
 import zmq
 
 from ec_connector.config.settings import EventSettings
-from ec_connector.engine.stats import PumpStats
 from ec_connector.events.codec import decode
 from ec_connector.network import publisher as publisher_module
 from ec_connector.network.publisher import EventPublisher
+from ec_connector.network.stats import NetworkStats
 
 pytestmark = pytest.mark.clause("EC-13.5")
 
@@ -47,7 +47,7 @@ def publisher(context: Any, tmp_path: Path) -> Iterator[EventPublisher]:
         incarnation="i",
         address=None,
         sign_of_life_s=1.0,
-        stats=PumpStats(),
+        stats=NetworkStats(),
     )
     yield made
     made.close()

@@ -299,7 +299,49 @@ def test_the_engine_may_have_one_killed(house: Any) -> None:
     made.engine.say(words.Replace(99, "who is that"))
     made.engine.say(words.Replace(made.of(words.Up)[0].process, "it keeps too much"))
     made.until(lambda: len(made.of(words.Up)) == 2, "the next")
-    assert "it keeps too much: killed" in made.troubles()
+    assert made.troubles() == ["it keeps too much", "server 1 is killed: replaced"]
+
+
+@pytest.mark.clause("EC-14.13")
+def test_one_that_does_not_exit_is_named_and_nobody_waits_for_it(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel cannot end it, as far as its parent can see."""
+    monkeypatch.setattr(parent_module._Child, "kill", lambda child: None)
+    made = house("ready(); parent.say(words.Working())", bind=None, readers=1)
+    made.until(lambda: made.of(words.Up), "Up")
+    first = made.of(words.Up)[0].process
+    stuck = made.parent._children[first]
+    made.engine.say(words.Replace(first, "it does not end"))
+    made.until(lambda: len(made.of(words.Up)) == 2, "another one")
+    assert words.Leaving(first, killed=True) in made.of(words.Leaving)
+    process = made.parent.processes._all[first]
+    process.killed_at -= made.parent.processes.timing.stall_s
+    made.until(lambda: len(made.troubles()) == 3, "the report")
+    assert f"(pid {stuck.popen.pid}) was killed and does not exit" in made.troubles()[2]
+    made.turn()
+    assert len(made.troubles()) == 3, "once"
+    stuck.popen.kill()
+    made.until(lambda: len(made.troubles()) == 4, "its exit")
+    assert made.troubles()[3] == f"reader {first} is gone after all"
+    monkeypatch.undo()
+
+
+@pytest.mark.clause("EC-14.13")
+def test_the_end_waits_for_no_process_that_does_not_exit(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = house("signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); time.sleep(1000)")
+    made.until(lambda: made.parent.processes.numbers("working"), "one that works")
+    monkeypatch.setattr(parent_module._Child, "kill", lambda child: None)
+    children_ = list(made.parent._children.values())
+    made.parent._end()
+    made.ended = True
+    monkeypatch.undo()
+    for child in children_:
+        assert child.popen.poll() is None
+        child.kill()
+        child.close()
 
 
 def test_it_beats_while_it_runs_and_does_not_sleep_over_the_end(house: Any) -> None:

@@ -112,11 +112,11 @@ def test_without_nixl_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("room", range(0, 12, 3))
 def test_without_descriptors_it_says_so(room: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    in_use = max(int(fd) for fd in os.listdir("/proc/self/fd"))
     made = Unstarted("ec_producer")
+    in_use = max(int(fd) for fd in os.listdir("/proc/self/fd"))
     taken: list[int] = []
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 10, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 16, hard))
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.dup(0))

@@ -121,17 +121,6 @@ def test_what_was_expected_and_never_comes_is_missing() -> None:
     assert world.ask("h").status == MISSING
 
 
-def test_a_withdrawn_entry_is_missing_for_others_and_ends_with_its_leases() -> None:
-    world = World()
-    entry = world.save("h")
-    world.ask("h")
-    assert world.offers.withdraw(entry)
-    assert world.ask("h", 2, b"other").status == MISSING
-    assert not world.offers.close(entry, world.now)
-    world.done("h")
-    assert world.offers.close(entry, world.now)
-
-
 def test_a_name_that_was_evicted_and_saved_again_is_found_where_it_is_now() -> None:
     world = World(blocks=3)
     world.save("h", 2 * BLOCK)
@@ -264,25 +253,22 @@ def test_a_server_that_stands_still_in_a_slot_costs_the_engine_that_slot_only() 
     slot = world.offers._offers[stuck.entry_id].slot
     assert world.server_locks.acquire(slot)
     assert not world.offers.close(stuck, world.now)
-    assert not world.offers.withdraw(stuck)
     assert world.offers.close(other, world.now)
-    assert world.offers.counters["slots_locked"] == 2
+    assert world.offers.counters["slots_locked"] == 1
     world.server_locks.die()
     assert world.offers.close(stuck, world.now)
 
 
 @pytest.mark.clause("EC-14.3")
-def test_what_landed_while_a_server_was_in_its_slot_is_withdrawn_later() -> None:
+def test_what_landed_while_a_server_was_in_its_slot_is_offered_later() -> None:
     world = World()
     entry = world.begin("h")
     assert world.server_locks.acquire(world.offers._offers[entry.entry_id].slot)
     world.land(entry)
-    assert not world.offers.withdraw(entry), "the slot says that it is coming"
     world.server_locks.die()
-    assert not world.offers.withdraw(entry)
+    assert world.ask("h").status == NOT_READY, "the slot says that it is coming"
     world.offers.catch_up(world.now)
-    assert world.offers.withdraw(entry)
-    assert world.ask("h").status == MISSING
+    assert world.ask("h", 2).status == OK
 
 
 def test_a_slot_that_the_engine_is_writing_counts_as_coming() -> None:
@@ -308,17 +294,6 @@ def test_a_server_that_goes_on_after_its_slot_was_closed_grants_nothing() -> Non
     assert slot == found.entry_id
     assert not world.shelf.keep(found, 1, world.now + 30)
     assert world.offers.ledger.needed_until(slot) == 0
-
-
-@pytest.mark.clause("EC-14.5")
-def test_a_server_that_goes_on_after_a_withdrawal_grants_nothing() -> None:
-    world = World()
-    entry = world.save("h")
-    found = world.shelf.find("h")
-    assert found is not None
-    assert world.offers.withdraw(entry)
-    assert not world.shelf.keep(found, 1, world.now + 30)
-    assert world.offers.close(entry, world.now)
 
 
 @pytest.mark.clause("EC-14.2")
@@ -397,6 +372,7 @@ def test_a_new_server_knows_everything_that_is_offered() -> None:
 
 
 # --------------------------------------------------------------- a hostile server
+@pytest.mark.clause("EC-14.5")
 def test_a_lease_that_cannot_be_is_believed_for_one_lease() -> None:
     world = World()
     entry = world.save("h")
@@ -409,6 +385,35 @@ def test_a_lease_that_cannot_be_is_believed_for_one_lease() -> None:
         world.now = now + world.timing.lease_s
     assert world.offers.close(entry, world.now)
     assert world.offers.counters["absurd_leases"] == 2
+
+
+@pytest.mark.clause("EC-14.5")
+def test_what_is_remembered_of_such_a_lease_is_what_the_ledger_says() -> None:
+    """The next server has written something else: that it cannot be is judged anew."""
+    world = World()
+    entry = world.save("h")
+    slot = world.offers._offers[entry.entry_id].slot
+    for _ in range(2):
+        world.offers.ledger.need(slot, 1e300)
+        assert not world.offers.close(entry, world.now)
+        assert list(world.offers._absurd) == [slot]
+        world.offers.ledger.need(slot, world.now)
+        world.offers.catch_up(world.now)
+        assert world.offers._absurd == {}
+        world.now += world.timing.lease_s
+    assert world.offers.counters["absurd_leases"] == 2
+
+
+def test_room_is_judged_by_the_time_at_which_it_is_wanted() -> None:
+    """No hook may have been called since the lease ended, or since it was granted."""
+    world = World(blocks=1)
+    world.save("h")
+    world.now += 10 * world.timing.lease_s
+    assert world.ask("h").status == OK
+    assert world.copies.plan_save("other", BLOCK) is None
+    assert world.offers.counters["absurd_leases"] == 0
+    world.now += world.timing.lease_s
+    assert world.copies.plan_save("other", BLOCK) is not None
 
 
 def test_a_server_that_keeps_more_than_it_may_is_noticed() -> None:

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from ec_protocol.offers.table import PROBES
 from ec_protocol.p2p.wire import XferStatus
 from ec_protocol.tier.entry import Entry, Holder
 from ec_protocol.tier.extents import Extents
@@ -64,6 +65,7 @@ class OffersMachine(RuleBasedStateMachine):
         self.pinned: list[tuple[Entry, Holder]] = []
         self.holds = itertools.count(1)
         self.attempts = 0
+        self.forged = 0
         self.alive = True
         self.crowd()
 
@@ -96,11 +98,6 @@ class OffersMachine(RuleBasedStateMachine):
         self.begin(name)
         self.end(-1, True)
 
-    def withdraw(self, pick: int) -> None:
-        ready = [entry for entry in self.world.tier.entries() if entry.servable]
-        if ready:
-            self.world.offers.withdraw(ready[pick % len(ready)])
-
     def pass_time(self, seconds: float) -> None:
         self.world.now += seconds
 
@@ -108,7 +105,6 @@ class OffersMachine(RuleBasedStateMachine):
         st.tuples(st.just("begin"), st.tuples(NAMES)),
         st.tuples(st.just("save"), st.tuples(NAMES)),
         st.tuples(st.just("end"), st.tuples(PICK, st.booleans())),
-        st.tuples(st.just("withdraw"), st.tuples(PICK)),
         st.tuples(st.just("pass_time"), st.tuples(st.sampled_from([1.0, LEASE_S - 5, LEASE_S]))),
     )
 
@@ -244,6 +240,19 @@ class OffersMachine(RuleBasedStateMachine):
         self.alive = True
 
     @precondition(lambda self: self.alive)
+    @rule(pick=PICK, starts=st.booleans())
+    def server_is_taken_over(self, pick: int, starts: bool) -> None:
+        """It says that an entry is needed for ever, and is killed; another one may follow."""
+        offers = list(self.world.offers._offers.values())
+        if offers:
+            self.forged += 1
+            slot = offers[pick % len(offers)].slot
+            self.world.offers.ledger.need(slot, self.world.now + 1e9 + self.forged)
+        self.server_is_killed()
+        if starts:
+            self.server_starts()
+
+    @precondition(lambda self: self.alive)
     @rule()
     def server_turns(self) -> None:
         self.world.server.tick(self.world.now)
@@ -305,6 +314,28 @@ class OffersMachine(RuleBasedStateMachine):
                 assert self.memory[block] == (reader.name, number), "reused under a reader"
 
     @invariant()
+    def what_is_known_of_the_ledger_is_what_it_says(self) -> None:
+        """The engine's memory of it, and the server's, whatever came between."""
+        world = self.world
+        ends = {slot: world.offers.ledger.needed_until(slot) for slot in self.used_slots()}
+        world.offers.catch_up(world.now)
+        for slot, (end, until) in world.offers._absurd.items():
+            assert ends[slot] == end > until, "remembered and not so"
+            assert until <= world.now + LEASE_S
+        shelf = world.shelf
+        for slot in self.used_slots() if self.alive else ():
+            own = max(shelf._ends.get(slot, {}).values(), default=0.0)
+            found = shelf._inherited.get(slot, 0.0)
+            assert ends[slot] >= max(own, found) or ends[slot] <= world.now >= found
+            if own > world.now:
+                assert ends[slot] == max(own, found), "raised above what cannot be"
+
+    def used_slots(self) -> set[int]:
+        """All names have one hash, so these are all that were ever used."""
+        table = self.world.offers.table
+        return {slot % table.slots for slot in range(7, 7 + PROBES)}
+
+    @invariant()
     def the_tier_is_sound(self) -> None:
         self.world.tier.check()
 
@@ -328,6 +359,11 @@ class OffersMachine(RuleBasedStateMachine):
             world.copies.report(copy.copy_id, 0, False)
         for entry, holder in self.pinned:
             world.tier.release_hold(entry, holder)
+        world.pass_time(LEASE_S)
+        world.offers.catch_up(world.now)
+        for offer in world.offers._offers.values():
+            # What cannot be counts for one lease from when it is first looked at.
+            world.offers._needed(offer.slot, world.now)
         world.pass_time(LEASE_S)
         world.offers.catch_up(world.now)
         assert world.server.open_grants == 0

@@ -91,6 +91,7 @@ class World:
             lease_s=self.timing.lease_s,
             max_blocks=int(blocks * 0.9),
             recorder=self.tier.recorder,
+            clock=lambda: self.now,
         )
         self.tier.gate = self.offers
         self.offers.catch_up(self.now)

@@ -80,7 +80,7 @@ def test_commands_come_in_the_order_in_which_they_are_to_be_done(world: World) -
     attempt = reading(world)
     world.finish(attempt)
     world.reads.shutdown(world.now)
-    world.pump()
+    world.carry_out()
     kinds = [type(command) for command in world.commands]
     assert kinds == [OpenPeer, SendReq, PrepareRead, ForgetRead, ClosePeer]
     assert world.reads.attempts.drain() == []
@@ -105,7 +105,7 @@ def test_what_the_data_plane_is_told(world: World) -> None:
 @pytest.mark.clause("EC-8.6")
 def test_what_the_producer_is_asked(world: World) -> None:
     world.fetch("h", N)
-    opened, sent = world.pump()
+    opened, sent = world.carry_out()
     assert opened == OpenPeer(PRODUCER)
     assert isinstance(sent, SendReq)
     request = sent.req
@@ -117,7 +117,7 @@ def test_what_the_producer_is_asked(world: World) -> None:
 def test_a_connection_is_opened_once_and_each_attempt_has_its_session(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)
-    opened, *asked = world.pump()
+    opened, *asked = world.carry_out()
     assert opened == OpenPeer(PRODUCER)
     assert [command.req.session_id for command in asked] == ["c1.1", "c1.2", "c1.3"]
 
@@ -127,7 +127,7 @@ def test_requests_that_want_the_same_encoding_share_one_fetch(world: World) -> N
     attempt = granted(world, waiter="r1")
     assert world.fetch("h", N, "r2") == "pending"
     assert world.fetch("h", N, "r1") == "pending"
-    assert world.pump() == []
+    assert world.carry_out() == []
     world.post(attempt)
     assert world.fetch("h", N, "r3") == "pending"
     world.finish(attempt)
@@ -192,7 +192,7 @@ def test_between_two_attempts_the_last_waiter_takes_the_fetch_along(world: World
 
 def test_leaving_without_waiting_is_nothing(world: World) -> None:
     world.waiters.leave("nobody", world.now)
-    assert world.pump() == []
+    assert world.carry_out() == []
 
 
 @pytest.mark.clause("EC-3.5", "EC-7.3")
@@ -214,7 +214,7 @@ def test_a_failure_stays_one_until_the_request_leaves(world: World) -> None:
     world.producer.save("h", N)
     assert world.fetch("h", N) == "failed"
     assert world.fetch("h", N) == "failed"
-    assert world.pump() == []
+    assert world.carry_out() == []
     world.waiters.leave("request-1", world.now)
     assert world.fetch("h", N) == "pending"
 
@@ -246,13 +246,13 @@ def test_without_room_the_request_falls_back_and_nothing_is_evicted() -> None:
     assert world.fetch("h", 4 * BLOCK) == "failed"
     assert state_of(world, "old") == "ready"
     assert world.reads.counters["no_room"] == 1
-    assert world.pump() == []
+    assert world.carry_out() == []
 
 
 def test_what_the_tier_is_working_on_is_not_fetched(world: World) -> None:
     world.tier.alloc("h", N)
     assert world.fetch("h", N) == "failed"
-    assert world.pump() == []
+    assert world.carry_out() == []
 
 
 def test_too_many_attempts_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_the_budget_is_the_requests_even_if_its_encoding_is_evicted_again_and_ag
 
 
 @pytest.mark.clause("EC-5.9")
-def test_a_pump_that_slept_through_the_deadline_asks_no_more(world: World) -> None:
+def test_a_reader_that_slept_through_the_deadline_asks_no_more(world: World) -> None:
     """The engine need not ask again for the blocks to come back."""
     never_ready(world)
     world.tick(world.timing.fetch_budget_s)
@@ -365,7 +365,7 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
         answer = getattr(world.reads, call)(attempt_id, world.now)
         assert not answer
     world.reads.attempts.dma_ended(attempt, "aborted", world.now)
-    released = [c for c in world.pump() if not isinstance(c, ReleaseGrant)]
+    released = [c for c in world.carry_out() if not isinstance(c, ReleaseGrant)]
     assert released == []
     world.check()
 
@@ -375,7 +375,8 @@ def test_a_posted_read_is_neither_unprepared_nor_proven_over(world: World) -> No
     attempt = reading(world)
     world.reads.post_failed(attempt, world.now)
     world.reads.attempts.dma_ended(attempt, "aborted", world.now)
-    assert (state_of(world), world.reads.attempts.active_reads, world.pump()) == ("saving", 1, [])
+    seen = (state_of(world), world.reads.attempts.active_reads, world.carry_out())
+    assert seen == ("saving", 1, [])
     world.finish(attempt)
     assert state_of(world) == "pinned"
     world.check()

@@ -26,7 +26,7 @@ def world() -> World:
     world = World()
     world.producer.save("h", N)
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     return world
 
 
@@ -39,7 +39,7 @@ def answer(world: World, **changes: Any) -> XferAck:
 
 def receive(world: World, ack: XferAck, peer: tuple[str, int] = PRODUCER) -> list[Any]:
     world.reads.on_ack(peer, ack, world.now)
-    return world.pump()
+    return world.carry_out()
 
 
 def nack(status: int, **changes: Any) -> XferAck:
@@ -75,10 +75,10 @@ def test_not_ready_is_asked_again_with_the_same_blocks(world: World) -> None:
         assert due is not None
         world.now = math.nextafter(due, 0.0)
         world.reads.tick(world.now)
-        assert world.pump() == [], "not before the interval"
+        assert world.carry_out() == [], "not before the interval"
         world.now = due
         world.reads.tick(world.now)
-        (sent,) = world.pump()
+        (sent,) = world.carry_out()
         assert isinstance(sent, SendReq)
         assert sent.req.session_id == f"c1.{attempt + 1}"
         assert world.tier.get("h") is entry
@@ -112,7 +112,7 @@ def after_interval(world: World) -> list[Any]:
     """What is done once the least time between two attempts has passed."""
     world.now += world.timing.retry_interval_s
     world.reads.tick(world.now)
-    return world.pump()
+    return world.carry_out()
 
 
 @pytest.mark.clause("EC-8.2")
@@ -131,7 +131,7 @@ def test_nack_version_falls_back_once(world: World) -> None:
 def test_the_version_that_worked_is_remembered_for_the_peer(world: World) -> None:
     receive(world, nack(XferStatus.NACK_VERSION))
     world.fetch("other", N)
-    (sent,) = world.pump()
+    (sent,) = world.carry_out()
     assert isinstance(sent, SendReq)
     assert sent.req.connector_version == 1
 
@@ -140,7 +140,7 @@ def test_the_version_that_worked_is_remembered_for_the_peer(world: World) -> Non
 def test_attempts_already_under_way_fall_back_each_for_itself(world: World) -> None:
     """Two requests with version 2 were out when the first NACK_VERSION came."""
     world.fetch("other", N)
-    world.pump()
+    world.carry_out()
     receive(world, nack(XferStatus.NACK_VERSION))
     second = nack(XferStatus.NACK_VERSION, mm_hash="other", session_id="c1.2", attempt_id=2)
     receive(world, second)
@@ -227,7 +227,7 @@ def test_attempts_keep_their_distance_whatever_ended_the_last(world: World) -> N
     for attempt in range(1, 5):
         receive(world, answer(world, lease_s=0.0))
         world.reads.tick(world.now)
-        assert world.pump() == []
+        assert world.carry_out() == []
         pause = world.timing.retry_pause(attempt - 1, f"c1.{attempt}")
         assert world.reads.next_deadline() == pytest.approx(world.now + pause)
         world.tick(pause)
@@ -244,7 +244,7 @@ def test_a_pause_never_costs_the_last_attempt_that_the_budget_allows(world: Worl
     while (due := world.reads.next_deadline()) is not None and world.waiters.fetching("h"):
         world.now = due
         world.reads.tick(world.now)
-        sent = [c for c in world.pump() if isinstance(c, SendReq)]
+        sent = [c for c in world.carry_out() if isinstance(c, SendReq)]
         if not sent:
             break
         attempts += 1

@@ -23,13 +23,13 @@ def test_a_lost_peer_fails_what_is_not_posted_and_quarantines_what_is(world: Wor
     posted = reading(world, "posted")
     granted(world, "granted")
     world.fetch("requested", N)
-    world.pump()
+    world.carry_out()
     world.reads.peer_lost(PRODUCER, world.now)
     for name in ("posted", "granted", "requested"):
         assert world.fetch(name, N) == "failed"
     assert (world.tier.quarantined_blocks, world.tier.free_blocks) == (2, 14)
-    assert ClosePeer(PRODUCER) in world.pump()
-    assert not world.post(2), "its command is still with the pump"
+    assert ClosePeer(PRODUCER) in world.carry_out()
+    assert not world.post(2), "its command is still to be carried out"
     world.reads.attempts.dma_ended(posted, "endpoint_closed", world.now)
     assert world.reads.idle
     assert world.reads.attempts.peers.all() == []
@@ -41,22 +41,22 @@ def test_a_lost_address_costs_requests_nothing_for_a_while(world: World) -> None
     world.producer.save("h", N)
     world.fetch("h", N)
     world.reads.peer_lost(PRODUCER, world.now)
-    world.pump()
+    world.carry_out()
     end = world.now + world.timing.heartbeat_timeout_s
     for i, now in enumerate((world.now, math.nextafter(end, 0.0))):
         world.now = now
         assert world.fetch("h", N, f"r{i}") == "failed"
-        assert world.pump() == []
+        assert world.carry_out() == []
     assert world.reads.counters["peer_cooling"] == 2
     world.now = end
     assert world.fetch("h", N, "later") == "pending"
-    assert [type(c) for c in world.pump()] == [OpenPeer, SendReq]
+    assert [type(c) for c in world.carry_out()] == [OpenPeer, SendReq]
 
 
 def test_the_loss_of_a_peer_nobody_knows_is_nothing(world: World) -> None:
     world.reads.peer_lost(("nobody", 1), world.now)
     world.reads.attempts.peers.heard_from(("nobody", 1))
-    assert world.pump() == []
+    assert world.carry_out() == []
     assert world.reads.counters["peers_lost"] == 0
 
 
@@ -104,7 +104,7 @@ def test_a_connection_after_a_loss_is_a_fresh_one(world: World) -> None:
     world.reads.peer_lost(PRODUCER, world.now)
     world.tick(world.timing.heartbeat_timeout_s)
     assert world.fetch("h", N, "r2") == "pending"
-    opened, sent = world.pump()
+    opened, sent = world.carry_out()
     assert isinstance(opened, OpenPeer)
     assert isinstance(sent, SendReq)
     assert sent.req.session_id == "c1.2"
@@ -135,7 +135,7 @@ def old_answer(world: World) -> bytes:
 def test_an_old_producer_is_read_under_the_fence_of_our_own_configuration(world: World) -> None:
     world.producer.save("h", N)
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     world.acks.append(old_answer(world))
     world.deliver_acks()
     (command,) = world.prepared.values()
@@ -151,7 +151,7 @@ def test_an_old_producer_is_read_under_the_fence_of_our_own_configuration(world:
 
 def test_an_old_producer_without_the_encoding(world: World) -> None:
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     world.acks.append(old_answer(world))
     world.deliver_acks()
     assert world.fetch("h", N) == "failed"
@@ -162,7 +162,7 @@ def test_f1_against_an_old_producer(world: World) -> None:
     """Its ack waits in our socket while its lease ends and the block is reused."""
     source = world.producer.save("h", N)
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     ack = old_answer(world)
     world.advance(31.0)
     world.producer.bytes[:N] = content("another", N)
@@ -181,14 +181,14 @@ def test_a_connection_that_nobody_uses_is_closed(world: World) -> None:
     end = START + IDLE_TTLS * world.timing.heartbeat_ttl_s
     assert world.reads.next_deadline() == end
     world.reads.tick(math.nextafter(end, 0.0))
-    assert world.pump() == []
+    assert world.carry_out() == []
     world.reads.tick(end)
-    assert world.pump() == [ClosePeer(PRODUCER)]
+    assert world.carry_out() == [ClosePeer(PRODUCER)]
     assert world.reads.attempts.peers.all() == []
     assert world.reads.next_deadline() is None
     # Closed by us, not lost: the next request opens it again at once.
     assert world.fetch("other", N) == "pending"
-    assert [type(c) for c in world.pump()] == [OpenPeer, SendReq]
+    assert [type(c) for c in world.carry_out()] == [OpenPeer, SendReq]
 
 
 @pytest.mark.clause("EC-9.5")
@@ -213,12 +213,12 @@ def test_every_connection_is_closed(world: World, how: str) -> None:
         world.waiters.fetch(str(peer), peer, N, None, str(peer), world.now)
         if how == "idle":
             world.waiters.leave(str(peer), world.now)
-    world.pump()
+    world.carry_out()
     if how == "idle":
         world.reads.tick(START + IDLE_TTLS * world.timing.heartbeat_ttl_s)
     else:
         world.reads.shutdown(world.now)
-    assert world.pump() == [ClosePeer(peer) for peer in peers]
+    assert world.carry_out() == [ClosePeer(peer) for peer in peers]
     assert (world.reads.attempts.peers.all(), world.reads.idle) == ([], True)
 
 
@@ -230,7 +230,7 @@ def test_shutdown_leaves_a_peer_that_is_down_to_its_reads(world: World) -> None:
     world.waiters.fetch("other", ("elsewhere", 1), N, None, "r2", world.now)
     world.commands.clear()
     world.reads.shutdown(world.now)
-    world.pump()
+    world.carry_out()
     assert [c for c in world.commands if isinstance(c, ClosePeer)][-1].peer == ("elsewhere", 1)
     assert world.tier.quarantined_blocks == 2
     (peer,) = world.reads.attempts.peers.all()
@@ -240,7 +240,7 @@ def test_shutdown_leaves_a_peer_that_is_down_to_its_reads(world: World) -> None:
     world.check()
 
 
-def test_a_pump_that_sleeps_until_something_is_due_finds_something_to_do() -> None:
+def test_a_reader_that_sleeps_until_something_is_due_finds_something_to_do() -> None:
     """With a READ in quarantine for longer than a connection may be idle: no spinning."""
     world = World(timing=Timing(quarantine_s=100.0))
     attempt = reading(world)
@@ -279,7 +279,7 @@ def test_nothing_grows_over_many_fetches_and_losses(world: World) -> None:
         assert world.post(attempt)
         if i % 3 == 0:
             world.reads.peer_lost(PRODUCER, world.now)
-            world.pump()
+            world.carry_out()
             world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
         else:
             world.finish(attempt)
@@ -316,14 +316,14 @@ def test_connections_are_bounded_whatever_hosts_requests_name() -> None:
         peer = (f"host-{number}", 5601)
         assert waiters.fetch(f"more-{number}", peer, BLOCK, None, "more", world.now) == "pending"
     waiters.leave("more", world.now)
-    assert not any(isinstance(c, ClosePeer) for c in world.pump())
+    assert not any(isinstance(c, ClosePeer) for c in world.carry_out())
     # One that nobody waits for any more gives way, the longest idle first.
     for number in (3, 7, 5):
         world.now += 0.5
         waiters.leave(f"r{number}", world.now)
     for number in (MAX_PEERS + 1, MAX_PEERS + 2):
         assert ask(number) == "pending"
-    closed = [c.peer for c in world.pump() if isinstance(c, ClosePeer)]
+    closed = [c.peer for c in world.carry_out() if isinstance(c, ClosePeer)]
     assert closed == [("host-7", 5601), ("host-3", 5601)], "by when they were asked last"
     assert len(reads.attempts.peers.usable()) == MAX_PEERS
     world.check()
@@ -338,10 +338,10 @@ def test_shutdown_leaves_nobody_waiting_and_no_block_behind(world: World) -> Non
     world.fetch("between", N)
     world.exchange()
     world.fetch("requested", N)
-    world.pump()
+    world.carry_out()
     world.commands.clear()
     world.reads.shutdown(world.now)
-    world.pump()
+    world.carry_out()
     for name in ("posted", "granted", "between", "requested"):
         assert world.fetch(name, N) == "failed"
     assert [type(c) for c in world.commands] == [ClosePeer, AbandonRead]
@@ -360,5 +360,5 @@ def test_shutdown_leaves_nobody_waiting_and_no_block_behind(world: World) -> Non
 
 def test_shutdown_of_nothing_is_nothing(world: World) -> None:
     world.reads.shutdown(world.now)
-    assert world.pump() == []
+    assert world.carry_out() == []
     assert world.reads.next_deadline() is None

@@ -47,7 +47,7 @@ def test_a_read_is_posted_once(world: World) -> None:
 def test_a_read_that_cannot_be_prepared_falls_back_and_releases_its_grant(world: World) -> None:
     attempt = granted(world)
     world.reads.post_failed(attempt, world.now)
-    commands = world.pump()
+    commands = world.carry_out()
     assert commands == [ReleaseGrant(PRODUCER, world.producer.metadata, b"c1.%d:h" % attempt)]
     assert world.fetch("h", N) == "failed"
     assert (world.tier.free_blocks, world.reads.idle) == (16, True)
@@ -65,7 +65,7 @@ def test_bytes_count_only_if_the_end_was_seen_before_the_fence(now: float) -> No
     world.move_bytes(attempt)
     world.now = now
     world.reads.read_done(attempt, now)
-    assert world.pump()[-1] == ForgetRead(attempt)
+    assert world.carry_out()[-1] == ForgetRead(attempt)
     if now < FENCE:
         assert state_of(world) == "pinned"
         assert world.reads.counters["reads_done"] == 1
@@ -109,7 +109,7 @@ def test_a_late_read_without_budget_falls_back(world: World) -> None:
     attempt = reading(world)
     world.advance(29.75)
     world.reads.read_done(attempt, world.now)
-    world.pump()
+    world.carry_out()
     assert (state_of(world), world.tier.free_blocks, world.reads.idle) == (None, 16, True)
     assert world.fetch("h", N) == "failed"
     world.check()
@@ -119,7 +119,7 @@ def test_done_is_seen_once(world: World) -> None:
     attempt = reading(world)
     world.finish(attempt)
     world.reads.read_done(attempt, world.now)
-    assert world.pump() == []
+    assert world.carry_out() == []
     assert (world.reads.counters["reads_done"], world.reads.attempts.active_reads) == (1, 0)
 
 
@@ -135,7 +135,7 @@ def lose(world: World, attempt: int, how: str) -> None:
             world.reads.peer_lost(PRODUCER, world.now)
         case "shutdown":
             world.reads.shutdown(world.now)
-    world.pump()
+    world.carry_out()
 
 
 LOSSES = ["error", "timeout", "peer", "shutdown"]
@@ -170,12 +170,12 @@ def test_a_proof_frees_the_blocks_and_never_promotes_the_bytes(
         proof = "completed"
     else:
         world.reads.attempts.dma_ended(attempt, proof, world.now)  # type: ignore[arg-type]
-    assert world.pump() == [ForgetRead(attempt)]
+    assert world.carry_out() == [ForgetRead(attempt)]
     assert world.reads.counters[f"quarantine_ended_{proof}"] == 1
     assert (state_of(world), world.tier.free_blocks) == (None, 16)
     assert (world.reads.idle, world.reads.attempts.quarantined) == (True, 0)
     world.reads.attempts.dma_ended(attempt, "completed", world.now)
-    assert world.pump() == []
+    assert world.carry_out() == []
     world.check()
 
 
@@ -242,7 +242,7 @@ def test_quarantine_ends_in_retirement_at_its_bound(world: World) -> None:
     assert (world.reads.attempts.quarantined, world.tier.retired_blocks) == (0, 2)
     assert world.tier.free_blocks == 14, "time gives nothing back"
     assert (world.reads.idle, world.reads.counters["retired"]) == (True, 1)
-    assert ForgetRead(attempt) not in world.pump()
+    assert ForgetRead(attempt) not in world.carry_out()
     world.check()
 
 
@@ -259,7 +259,7 @@ def test_a_proof_after_retirement_puts_the_blocks_back(world: World, how: str) -
             world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     assert (world.tier.retired_blocks, world.tier.free_blocks) == (0, 16)
     assert world.reads.counters["reclaimed"] == 1
-    assert world.pump() == [ForgetRead(attempt)]
+    assert world.carry_out() == [ForgetRead(attempt)]
     world.check()
 
 

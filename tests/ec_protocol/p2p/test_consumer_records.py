@@ -85,7 +85,7 @@ def test_requests_that_another_process_takes_over_are_told_at_once(world: Watche
     """Also the one that has no answer yet."""
     for name in ("a", "b", "c"):
         world.fetch(name, N, name)
-    world.pump()
+    world.carry_out()
     first, second, _ = world.requests
     world.requests = [first]
     world.exchange()
@@ -116,7 +116,7 @@ def test_what_a_grant_says_is_recorded(world: Watched) -> None:
 def test_an_answer_of_a_process_that_was_replaced_is_recorded_as_refused(world: Watched) -> None:
     for name in ("a", "b"):
         world.fetch(name, N, name)
-    world.pump()
+    world.carry_out()
     for number, incarnation in ((1, "old"), (2, "new")):
         name = "ab"[number - 1]
         ack = XferAck(name, XferStatus.NACK_NOT_READY, f"c1.{number}", incarnation=incarnation)
@@ -177,6 +177,7 @@ def test_what_a_grant_pins_and_for_whom_is_recorded(world: Watched) -> None:
         "notice": "c1.1:h",
         "identity": b"consumer-identity".hex(),
         "expires_at": START + 30.0,
+        "extents": ((0, 2),),
     }
     assert complete["vars"]["grant:1"]["state"] == "completed"
     assert complete["args"] == {"grant": 1, "mm_hash": "h", "attempt": 1, "now": START}

@@ -19,7 +19,7 @@ def test_f8_another_incarnation_voids_what_the_old_one_granted(world: World) -> 
     posted = reading(world, "posted")
     waiting = granted(world, "granted")
     world.fetch("requested", N)
-    world.pump()
+    world.carry_out()
     world.restart_producer()
     world.producer.save("requested", N)
     world.exchange()
@@ -45,7 +45,7 @@ def test_f8_another_incarnation_voids_what_the_old_one_granted(world: World) -> 
 def test_requests_that_the_new_process_may_answer_go_on(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)
-    world.pump()
+    world.carry_out()
     world.producer.save("a", N)
     first, *rest = world.requests
     world.requests = [first]
@@ -74,7 +74,7 @@ def test_a_late_ack_of_a_process_that_was_replaced_does_not_replace_its_successo
     for name in ("a", "b"):
         world.fetch(name, N)
         world.producer.save(name, N)
-    world.pump()
+    world.carry_out()
     first, second = world.requests
     world.requests = [first]
     world.deliver_requests()
@@ -103,7 +103,7 @@ def test_the_loss_of_the_new_process_ends_what_it_was_asked(world: World) -> Non
     """Requests that were sent to the old one and that it took over, answered or not."""
     for name in ("a", "b", "c"):
         world.fetch(name, N)
-    world.pump()
+    world.carry_out()
     first, second, _ = world.requests
     world.requests = [first]
     world.exchange()
@@ -127,7 +127,7 @@ def test_of_many_processes_at_one_address_the_last_few_are_remembered(world: Wor
     names = [f"n{i}" for i in range(2 * MAX_FORMER)]
     for name in (*names, "late"):
         world.fetch(name, 1, name)
-    world.pump()
+    world.carry_out()
     world.requests.clear()
     for i, name in enumerate(names):
         ack = XferAck(name, 1, f"c1.{i + 1}", incarnation=name)
@@ -142,7 +142,7 @@ def test_an_answer_that_does_not_say_whose_it_is_replaces_nobody(world: World) -
     """A refusal without a name, as vLLM sends it, voids no grant."""
     attempt = granted(world)
     world.fetch("missing", N, "r2")
-    world.pump()
+    world.carry_out()
     world.requests.clear()
     world.reads.on_ack(PRODUCER, XferAck("missing", 1), world.now)
     assert world.fetch("missing", N, "r2") == "failed"
@@ -156,7 +156,7 @@ def test_an_answer_that_does_not_say_whose_it_is_replaces_nobody(world: World) -
 def test_several_restarts_in_a_row(world: World) -> None:
     for name in ("a", "b", "c"):
         world.fetch(name, N)
-    world.pump()
+    world.carry_out()
     requests = list(world.requests)
     for name, payload in zip("abc", requests, strict=True):
         world.restart_producer()
@@ -166,7 +166,7 @@ def test_several_restarts_in_a_row(world: World) -> None:
         # The acks are seen before any sign of life of the connection.
         ack = wire.decode_ack([b"", world.acks.pop()])
         world.reads.on_ack(PRODUCER, ack, world.now)
-        world.pump()
+        world.carry_out()
     assert world.reads.counters["peers_replaced"] == 2
     assert [world.fetch(name, N) for name in "abc"] == ["failed", "failed", "pending"]
     assert world.post(3)
@@ -178,7 +178,7 @@ def test_several_restarts_in_a_row(world: World) -> None:
 def test_a_new_incarnation_may_speak_another_version(world: World) -> None:
     world.fetch("a", N)
     world.fetch("b", N)
-    world.pump()
+    world.carry_out()
     nack = XferAck("a", 3, "c1.1", attempt_id=1, incarnation="old")
     world.reads.on_ack(PRODUCER, nack, world.now)
     world.reads.on_ack(PRODUCER, XferAck("b", 5, "c1.2", incarnation="new"), world.now)

@@ -16,12 +16,12 @@ N = 100
 
 def refuse(world: World, status: XferStatus, mm_hash: str = "h") -> None:
     world.reads.on_ack(PRODUCER, XferAck(mm_hash=mm_hash, status=int(status)), world.now)
-    world.pump()
+    world.carry_out()
 
 
 def ask(world: World, waiter: str) -> None:
     assert world.fetch("h", N, waiter) == "pending"
-    world.pump()
+    world.carry_out()
 
 
 def test_a_refusal_answers_the_one_request_there_is(world):

@@ -64,9 +64,9 @@ def no_budget_of_its_own(world: World) -> None:
 def test_who_fell_back_is_not_deferred_again(world: World, falls_back, fallbacks) -> None:
     """Its encoder may be running already: whatever has changed, the answer is the same."""
     falls_back(world)
-    world.pump()
+    world.carry_out()
     assert world.fetch("h", N, "late") == "failed"
-    assert world.pump() == []
+    assert world.carry_out() == []
     assert world.fetch("h", N, "next") == "pending", "there is nothing in the way any more"
     assert world.fetch("h", N, "late") == "failed"
     assert world.reads.counters["fallbacks"] == fallbacks
@@ -83,7 +83,7 @@ def test_who_comes_when_the_budget_is_spent_is_told_so_once_and_for_all(world: W
     for _ in range(3):
         assert world.fetch("h", N, "late") == "failed"
     assert world.reads.counters == {"budget_spent": 1, "fallbacks": 1}
-    assert world.pump() == []
+    assert world.carry_out() == []
 
 
 @pytest.mark.clause("EC-5.9")
@@ -119,7 +119,9 @@ def test_a_request_that_got_its_encoding_has_a_new_budget_for_the_next_time(worl
     world.waiters.consumed("request-1", "h")
     world.advance(60.0)
     (entry,) = world.tier.entries()
-    world.tier._evict_oldest()
+    everything = world.tier.alloc("all", world.tier.num_blocks * BLOCK)
+    assert everything is not None
+    world.tier.cancel(everything)
     assert state_of(world) is None
     assert entry.state == "freed"
     assert world.fetch("h", N) == "pending"
@@ -193,7 +195,7 @@ def test_a_fetch_that_nobody_waits_for_is_not_tried_again(world: World) -> None:
     world.producer.tier.alloc("h", N)
     world.advance(world.timing.fetch_budget_s - 1.0)
     assert world.fetch("h", N) == "pending"
-    world.pump()
+    world.carry_out()
     world.advance(1.0)
     assert world.fetch("h", N) == "failed"
     assert (world.reads.idle, world.tier.free_blocks) == (True, 16)
@@ -244,15 +246,15 @@ def test_all_who_wait_for_an_encoding_fall_back_together(world: World) -> None:
     world.exchange()
     assert [world.fetch("h", N, waiter) for waiter in ("r1", "r2", "r3")] == ["failed"] * 3
     assert world.reads.counters["fallbacks"] == 3
-    assert world.pump() == []
+    assert world.carry_out() == []
 
 
-# ------------------------------------------------------------------------ the pump
+# ------------------------------------------------------------------------ the reader
 def test_an_attempt_under_way_is_not_made_twice(world: World) -> None:
-    """However often the pump looks at the clock, and whatever state the attempt is in."""
+    """However often the reader looks at the clock, and whatever state the attempt is in."""
     world.producer.save("h", N)
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     world.tick(1.0)
     world.deliver_requests()
     world.deliver_acks()
@@ -265,7 +267,7 @@ def test_an_attempt_under_way_is_not_made_twice(world: World) -> None:
     assert world.reads.counters["reads_done"] == 1
 
 
-def test_the_clock_does_nothing_to_a_grant_that_the_pump_has_not_posted_yet() -> None:
+def test_the_clock_does_nothing_to_a_grant_that_the_reader_has_not_posted_yet() -> None:
     """It asks for leave sooner or later, and learns then that the fence has closed."""
     world = World(timing=Timing(fetch_budget_s=1000.0))
     attempt = granted(world)
@@ -280,16 +282,16 @@ def test_the_clock_does_nothing_to_a_grant_that_the_pump_has_not_posted_yet() ->
 
 def test_a_request_without_an_answer_has_no_grant_to_release(world: World) -> None:
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     world.waiters.leave("request-1", world.now)
-    assert world.pump() == []
+    assert world.carry_out() == []
 
 
-def test_the_pump_is_told_when_there_is_something_to_do(world: World) -> None:
+def test_the_reader_is_told_when_there_is_something_to_do(world: World) -> None:
     assert world.reads.attempts.has_commands is False
     world.fetch("h", N)
     assert world.reads.attempts.has_commands is True
-    world.pump()
+    world.carry_out()
     assert world.reads.attempts.has_commands is False
 
 
@@ -319,7 +321,7 @@ def test_what_is_counted_of_a_day(world: World) -> None:
     world.producer.tier.alloc("later", N)
     world.exchange()
     world.fetch("silent", N, "r-silent")
-    world.pump()
+    world.carry_out()
     world.requests.clear()
     world.reads.peer_lost(PRODUCER, world.now)
     world.tick(world.timing.retry_interval_s)  # "later" meets an address that cools

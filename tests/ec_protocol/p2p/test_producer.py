@@ -161,7 +161,7 @@ def test_a_quarantined_encoding_is_missing(bench: Bench) -> None:
 def test_without_a_data_plane_nothing_is_ready_yet(bench: Bench) -> None:
     made = bench.grants
     bench.grants = ProducerGrants(
-        made.tier,
+        made.shelf,
         timing=made.timing,
         compat_hash=COMPAT,
         incarnation=made.incarnation,
@@ -384,7 +384,7 @@ def test_ambiguity_outlives_its_time_while_a_grant_is_open(bench: Bench) -> None
     bench.granted(old_request())
     bench.granted(old_request())
     end = START + (_AMBIGUOUS_LEASES + 1) * LEASE
-    # The pump slept through everything; the notice comes before the tick.
+    # The server slept through everything; the notice comes before the tick.
     bench.grants.on_notice(b"old:h", end)
     assert bench.holders() == 2
     bench.grants.tick(end)

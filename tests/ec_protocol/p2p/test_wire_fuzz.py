@@ -257,7 +257,7 @@ def test_no_sequence_of_acks_makes_a_consumer_raise(acks: list[XferAck]) -> None
         assert world.fetch(name, 100) == "pending"
     for ack in acks:
         world.reads.on_ack(PRODUCER, wire.decode_ack([b"", wire.encode(ack)]), world.now)
-        world.pump()
+        world.carry_out()
         world.check()
     for attempt_id, command in list(world.prepared.items()):
         entry = world.tier.get(NAMES[(attempt_id - 1) % 3])

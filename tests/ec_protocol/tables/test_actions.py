@@ -161,7 +161,7 @@ def entries_that_are_offered() -> Records:
     records: Records = []
     world = offers.World(blocks=2, sink=records.append)
     world.save("a")
-    world.offers.withdraw(world.save("b"))
+    world.save("b")
     world.save("c")
     return records
 
@@ -184,6 +184,9 @@ def blocks_that_are_lent() -> Records:
             world.says("proven", loan)
         world.loans.working(readers)
     world.loans.exited(world.lend("died", ("host-4", 1)).reader, world.now)
+    world.loans.working([*readers, 4])
+    world.loans.killed(world.lend("stuck", ("host-5", 1)).reader, world.now)
+    test_loans.pass_time(world, world.timing.stall_s)
     return list(world.records)
 
 
@@ -258,5 +261,5 @@ def test_each_object_moves_without_gaps(history: dict[str, Records]) -> None:
 
 
 def test_actors_are_the_ones_that_the_models_interleave() -> None:
-    actors = {"engine", "pump", "clock", "parent"}
+    actors = {"engine", "reader", "server", "clock", "parent"}
     assert {a.actor for a in load_actions().values()} == actors

@@ -192,7 +192,7 @@ def test_the_nine_lifecycles_are_there() -> None:
         "grant": ("granted", "completed", "expired"),
         "copy": ("planned", "in_flight", "landed", "skipped"),
         "peer": ("connecting", "live", "down", "drained"),
-        "offer": ("coming", "open", "withdrawn", "closed"),
+        "offer": ("coming", "open", "closed"),
         "loan": ("lent", "lost", "retired", "returned"),
         "process": ("starting", "spare", "working", "draining", "killed", "exited"),
         "region": ("creating", "live", "draining", "orphan", "unlinked"),

@@ -34,7 +34,7 @@ def test_f1_the_ack_waits_longer_than_the_lease() -> None:
     world = World(timing=ROOMY)
     world.producer.save("h", N)
     world.fetch("h", N)
-    world.pump()
+    world.carry_out()
     world.deliver_requests()
     world.advance(31.0)
     world.producer.grants.tick(world.now)
@@ -85,7 +85,7 @@ def test_f2_the_notice_of_the_older_of_two_grants(world: World) -> None:
     """Attempt 1 is lost but its READ ends; attempt 2's grant is another one."""
     first = reading(world)
     world.reads.read_error(first, world.now)
-    world.pump()
+    world.carry_out()
     second = reading(world, waiter="request-2")
     assert world.producer.grants.open_grants == 2
     world.finish(first)
@@ -115,7 +115,7 @@ def test_f4_a_peer_dies_under_a_read(world: World) -> None:
     attempt = reading(world)
     world.restart_producer()
     world.reads.peer_lost(PRODUCER, world.now)
-    world.pump()
+    world.carry_out()
     assert world.fetch("h", N) == "failed", "at once, not after the read timeout"
     world.tick(world.timing.heartbeat_timeout_s)
     world.producer.save("h", N)
@@ -210,7 +210,7 @@ def test_a_lossy_network_ends_every_fetch_one_way_or_the_other(world: World) -> 
     outcomes = []
     for i in range(20):
         world.fetch(f"h{i}", N, f"r{i}")
-        world.pump()
+        world.carry_out()
         if i % 2:
             world.requests.clear()
         world.deliver_requests()

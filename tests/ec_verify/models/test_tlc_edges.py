@@ -18,7 +18,7 @@ ACTIONS = {
     "Submit": Action("Submit", "engine", ("M",), ("create:entry", "copy.submit"), ""),
     "Report": Action("Report", "engine", ("M",), ("copy.report",), ""),
     "Skip": Action("Skip", "engine", ("M",), ("copy.skip",), ""),
-    "Other": Action("Other", "pump", ("N",), ("copy.skip",), ""),
+    "Other": Action("Other", "reader", ("N",), ("copy.skip",), ""),
 }
 FIRED = {
     "Submit": frozenset({SUBMIT}),

@@ -37,9 +37,9 @@ def test_f1_shows_the_lease_that_ends_before_the_read():
     row = {step.label: number for number, step in enumerate(story.steps)}
     sent = arrows(story)
     assert len(sent) == len(story.arrows), "each message is one arrow"
-    assert sent["request 1 (A)"] == ("c.engine", row["RequestRead"], "p.pump", row["Grant"])
-    assert sent["OK 1"] == ("p.pump", row["Grant"], "c.pump", row["AckOk"])
-    assert sent["notice 1"] == ("dma", row["DmaFinish"], "p.pump", None)
+    assert sent["request 1 (A)"] == ("c.engine", row["RequestRead"], "p.server", row["Grant"])
+    assert sent["OK 1"] == ("p.server", row["Grant"], "c.reader", row["AckOk"])
+    assert sent["notice 1"] == ("dma", row["DmaFinish"], "p.server", None)
     assert sent["reads wrong bytes"] == ("p.region", row["DmaCopy"], "dma", row["DmaCopy"])
     lasting = bars(story)
     assert lasting["lease 1"] == ("lease", row["Grant"], row["Expire"])
@@ -124,7 +124,7 @@ def test_fleet_shows_whose_notice_ends_a_grant():
     for number, step in enumerate(story.steps):
         rows.setdefault(step.label, number)
     sent = arrows(story)
-    assert sent["notice 1"] == ("c1/pump", rows["AckOk"], "p1/pump", rows["Complete"])
+    assert sent["notice 1"] == ("c1/data", rows["AckOk"], "p1/data", rows["Complete"])
     assert bars(story)["lease 2"] == ("lease", rows["Grant"] + 4, rows["Complete"])
     assert story.steps[rows["Complete"]].subject == "attempt 2 (A)"
     assert story.steps[rows["Evict"]].lane == "p1/engine"

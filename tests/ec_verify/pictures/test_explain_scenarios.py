@@ -23,9 +23,9 @@ def test_messages_and_reads_of_a_played_scenario():
     story = make_story([str(F3)])
     row = {(step.lane, step.label, step.subject): n for n, step in enumerate(story.steps)}
     request, answer = story.arrows[0], story.arrows[1]
-    assert (request.source, request.target, request.label) == ("C/pump", "P/pump", "request")
+    assert (request.source, request.target, request.label) == ("C/data", "P/data", "request")
     assert request.start == row["C/engine", "engine step", "r2"]
-    assert request.end == answer.start == row["P/pump", "receives", "C>P"]
+    assert request.end == answer.start == row["P/data", "receives", "C>P"]
     (read,) = [bar for bar in story.bars if bar.label == "READ C#1"]
     assert read.start == answer.end
     assert read.end == row["C/dma", "READ done", "C#1"]

@@ -103,13 +103,13 @@ def test_messages_join_the_processes(files):
     (request,) = [a for a in story.arrows if a.label == "request 1 (one)"]
     (ack,) = [a for a in story.arrows if a.label == "OK 1"]
     (notice,) = [a for a in story.arrows if a.label == "notice 1"]
-    grant = row["producer/pump", "Grant", "attempt 1 · one"]
+    grant = row["producer/data", "Grant", "attempt 1 · one"]
     assert (request.source, request.target, request.end) == (
-        "consumer/engine", "producer/pump", grant,
+        "consumer/engine", "producer/data", grant,
     )  # fmt: skip
-    assert (ack.start, ack.end) == (grant, row["consumer/pump", "AckOk", "attempt 1 · one"])
+    assert (ack.start, ack.end) == (grant, row["consumer/data", "AckOk", "attempt 1 · one"])
     assert notice.source == "consumer/dma"
-    assert notice.end == row["producer/pump", "Complete", "attempt 1 · one"]
+    assert notice.end == row["producer/data", "Complete", "attempt 1 · one"]
     assert not any("elsewhere" in (a.source, a.target) for a in story.arrows)
 
 

@@ -97,17 +97,28 @@ def a_fetch_that_is_lent_again(world: Instances) -> None:
 
 
 @case(None)
+def blocks_lent_to_a_reader_that_is_gone_already(world: Instances) -> None:
+    """Its parent has seen its end a moment before the engine does."""
+    consumer = world.consumer
+    for number in consumer.processes.numbers("working", "reader"):
+        consumer.processes.exited(number, world.clock())
+    consumer.waiters.fetch("a", PRODUCER, 64, None, "r", world.clock())
+    (lend,) = consumer.loans.drain()
+    for number in (lend.reader, *consumer.readers):
+        consumer.readers.pop(number, None)
+        consumer.loans.exited(number, world.clock())
+    consumer.start()
+
+
+@case(None)
 def every_end_of_an_offer(world: Instances) -> None:
-    """Given up, evicted, withdrawn; made at once for what was not expected."""
+    """Given up, evicted; made at once for what was not expected."""
     producer = world.producer
     producer.begin_save("given-up")
     producer.end_save("given-up", landed=False)
     producer.save("a", 8)
     producer.save("b", 8)
     producer.save("c", 12)
-    entry = producer.tier.get("c")
-    assert entry is not None
-    producer.offers.withdraw(entry)
     producer.save("d", 8)
     copy = producer.copies.plan_save("e", 64)
     assert copy is not None
@@ -124,24 +135,6 @@ def an_eviction_after_the_lease(world: Instances) -> None:
     assert producer.copies.plan_save("b", 10 * 64) is None
     world.tick(world.timing.lease_s)
     producer.save("b", 10)
-
-
-@case(None)
-def a_grant_that_was_decided_before_the_withdrawal(world: Instances) -> None:
-    """The engine withdraws while the server writes down what it has granted."""
-    producer = world.producer
-    entry = producer.save("a")
-    trace = producer.server.shelf.recorder.trace
-    assert trace is not None
-    action = trace.action
-
-    def late(name: str, **args: object) -> None:
-        if name == "Grant":
-            producer.offers.withdraw(entry)
-        action(name, **args)
-
-    trace.action = late  # type: ignore[method-assign]
-    world.finish(world.reading("a")[1])
 
 
 @case(None)
@@ -277,26 +270,6 @@ def a_grant_on_another_slot(world: Instances) -> None:
     world.reading("a")
     grant = world.find(of_server(world), "Grant")["vars"]["grant:1"]
     grant["entry"] = (grant["entry"] + 1) % 32
-
-
-@case("its slot was open, under that name (ServeReadyOnly, EC-14.2)")
-def a_grant_after_the_withdrawal(world: Instances) -> None:
-    """Both logs are right; the server's is a second late."""
-    world.producer.save("a")
-    entry = world.producer.tier.get("a")
-    assert entry is not None
-    world.reading("a")
-    world.producer.offers.withdraw(entry)
-    withdrawn = world.find("p.engine", "Withdraw")["t"]
-    node = of_server(world)
-    for record in world.streams[node]:
-        record["t"] += 1.0
-        record["args"]["now"] = record["t"]
-        record["vars"]["grant:1"]["expires_at"] = record["t"] + world.timing.lease_s
-    assert world.find(node, "Grant")["t"] > withdrawn
-    for other, records in world.streams.items():
-        if other.startswith("c."):
-            records.clear()
 
 
 @case("the engine has lent these blocks for it (EC-14.7)")

@@ -101,6 +101,7 @@ class Instance:
             lease_s=world.timing.lease_s,
             max_blocks=blocks,
             recorder=self.tier.recorder,
+            clock=world.clock,
         )
         self.tier.gate = self.offers
         wanted: dict[Kind, Wanted] = {"server": Wanted(1, 1), "reader": Wanted(2, 1)}

@@ -20,7 +20,6 @@ CASES = {name: wanted for name, (_, wanted) in (*WORLD_CASES.items(), *INSTANCE_
 #: Rejected only when the logs of several processes are put together: each alone is right.
 ONLY_TOGETHER = {
     "a_failure_of_what_is_still_being_read",
-    "a_grant_after_the_withdrawal",
     "a_grant_of_other_blocks_than_were_offered",
     "a_grant_on_a_slot_that_was_closed",
     "a_grant_on_another_slot",

@@ -57,7 +57,7 @@ class Recorded(World):
     def end_peer(self) -> None:
         """The consumer loses its producer."""
         self.reads.peer_lost(PRODUCER, self.now)
-        self.pump()
+        self.carry_out()
 
 
 class TracedMachine(ConnectorMachine):
