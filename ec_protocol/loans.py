@@ -211,12 +211,17 @@ class Loans:
                 loan.due = min(loan.due, now + self.timing.stall_s)
 
     def exited(self, reader: int, now: float) -> None:
-        """Action ``Exited``: the kernel says that the reader is gone (EC-14.8)."""
+        """Action ``Exited``: the kernel says that the reader is gone (EC-14.8).
+
+        Whose doing it was: of all that it was reading from, unless it had lost a READ, for
+        which it was to be killed. Then others were in bad company, and that is all.
+        """
         self._killed.discard(reader)
         self._working = [number for number in self._working if number != reader]
         mine = [loan for loan in self._loans.values() if loan.reader == reader]
-        for source in {loan.wanted.source for loan in mine if loan.state == "lent"}:
-            self._harm(source, now)
+        if all(loan.state == "lent" for loan in mine):
+            for source in {loan.wanted.source for loan in mine}:
+                self._harm(source, now)
         for loan in mine:
             self._move(loan, "exited", "Exited", now)
 
@@ -292,6 +297,15 @@ class Loans:
             suspect.not_before = now + suspect.pause_s
             suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
 
+    def _has_lost_before(self, loan: Loan) -> bool:
+        """Whether its reader had lost a READ of the same producer: one end, one harm."""
+        return any(
+            other is not loan
+            and other.state != "lent"
+            and (other.reader, other.wanted.source) == (loan.reader, loan.wanted.source)
+            for other in self._loans.values()
+        )
+
     def _move(self, loan: Loan, event: str, action: str, now: float) -> None:
         tier, entry = self.tier, loan.entry
         writer: Writer = ("loan", loan.loan_id)
@@ -330,7 +344,8 @@ class Loans:
             return
         if effect == "quarantine":
             self._working = [number for number in self._working if number != loan.reader]
-            self._harm(wanted.source, now)
+            if not self._has_lost_before(loan):
+                self._harm(wanted.source, now)
         again = event == "exited" and loan.relent < MAX_RELENT
         worth = bool(wanted.waiters) and now + self.timing.ack_timeout_s < wanted.deadline
         if again and worth and self._lend(wanted, loan.relent + 1, now):
