@@ -20,8 +20,9 @@ from typing import Any, Final
 from tests.e2e import faults, scenarios
 from tests.e2e.bench import Bench, Group
 from tests.e2e.idle import idle
+from tests.e2e.platform import ROOT
 from tests.e2e.rows import Row, each
-from tests.e2e.server import ROOT, Server, ServerError, free_port
+from tests.e2e.server import Server, ServerError, free_port
 
 #: Bytes of one picture's encoding in the tiny Qwen2-VL: 64 rows of 128 floats.
 PICTURE_BYTES: Final = 64 * 128 * 4
@@ -103,7 +104,10 @@ class Engine(Group):
 
 
 class Local(Group):
-    """(a) local tier and (g) churn on two tensor-parallel ranks: one writes, both load."""
+    """(a) local tier and (g) churn on two tensor-parallel ranks: one writes, both load.
+
+    A machine with one GPU has one rank, in a process of its own all the same.
+    """
 
     name = "local"
     kinds = ("qwen2vl",)
@@ -112,13 +116,14 @@ class Local(Group):
     def prepare(self) -> None:
         """The plain server, and the one with two ranks."""
         self.bench.plain("qwen2vl")
+        self._said = "two ranks" if self.bench.platform.ranks > 1 else "one rank"
         self._ranks = self.server(
-            "both-two-ranks",
+            f"both-{self._said.replace(' ', '-')}",
             "qwen2vl",
             said=connector("ec_both", ec_cpu_bytes=4 * PICTURE_BYTES),
             # Two pictures in the device's own encoder cache.
             max_model_len=128,
-            options=["--tensor-parallel-size", "2"],
+            ranks=2,
             own_worker=True,
         )
 
@@ -127,9 +132,9 @@ class Local(Group):
         oracle = self.learn("qwen2vl", each(range(10)))
         self.wait(self._ranks)
         ahead()
-        self.add(scenarios.local_tier(self._ranks, oracle, "local tier, two ranks"))
+        self.add(scenarios.local_tier(self._ranks, oracle, f"local tier, {self._said}"))
         self.add(scenarios.churn(self._ranks, oracle))
-        self.add(scenarios.stopped([self._ranks], "SIGTERM, two ranks"))
+        self.add(scenarios.stopped([self._ranks], f"SIGTERM, {self._said}"))
 
 
 class PeerToPeer(Group):
@@ -152,8 +157,8 @@ class PeerToPeer(Group):
             "consumer",
             "qwen2vl",
             said=connector("ec_consumer", **self._said),
-            # It plans the next step before this one is over, as on a GPU.
-            env={"EC_E2E_ASYNC_SCHEDULING": "1"},
+            # It plans the next step before this one is over, on a CPU too.
+            ahead=True,
         )
 
     def _start_producer(self, name: str, **options: Any) -> Server:
