@@ -102,12 +102,11 @@ class Bench:
             ServerError: It could not be made.
         """
         self.begin_models([kind])
-        making = self._models.get(kind)
+        making = self._models.pop(kind, None)
         if making is not None:
             output, _ = making.communicate()
             if making.returncode:
                 raise ServerError(f"no tiny model {kind}: {output[-2000:]}")
-            del self._models[kind]
         return self._model_folder(kind)
 
     def plain(self, kind: str) -> Server:
