@@ -50,6 +50,7 @@ BUILDERS = {
     ("tests.world.delegate", "Engine"),
     ("tests.world.instance", "Producer"),
     ("tests.world.instance", "Node"),
+    ("tests.ec_connector.processes.on_device", "DeviceNode"),
     ("tests.world.core", "Pair"),
     ("tests.world.core", "World"),
     ("tests.world.plain", "connector"),
