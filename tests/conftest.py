@@ -33,14 +33,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ec"))
 
 #: File and name of the step of make that this session is; see ``tools/steps.sh``.
 _step: tuple[str | None, str | None] = None, None
+#: Folder in which this session's traces stay, for one elsewhere that checks them.
+_kept: str | None = None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary files, pytest's own too, go where they are found again."""
-    global _step
-    # Sessions that tests start are no steps.
+    global _kept, _step
+    # Sessions that tests start are no steps, and have traces of their own.
     _step = os.environ.pop("EC_STEPS", None), os.environ.pop("EC_STEP", None)
+    _kept = os.environ.pop("EC_KEPT_TRACES", None)
     leftovers.reap()
     config.add_cleanup(leftovers.remove_own)
     # After what multiprocessing itself does at the exit of this process, not of its forks.
@@ -67,7 +70,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def session_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the traces of this session, one folder in it for each module."""
-    return tmp_path_factory.mktemp("session-traces")
+    return Path(_kept) if _kept else tmp_path_factory.mktemp("session-traces")
 
 
 @pytest.fixture(scope="module", autouse=True)

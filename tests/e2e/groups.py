@@ -216,7 +216,7 @@ class Counted(Group):
 
     name = "counted"
     kinds = ("qwen2vl",)
-    planned = (2, 60.0)
+    planned = (3, 70.0)
 
     def prepare(self) -> None:
         """A producer and a consumer with both caches off that make the host hash."""
@@ -252,6 +252,7 @@ class Counted(Group):
         for server in pair:
             if "--mm-processor-cache-gb 0 together with" not in server.log.read_text():
                 raise ServerError(f"{server.name} did not say at its start what does not work")
+        self.add(faults.engine_killed([consumer, producer], oracle, 0))
 
 
 class Guide(Group):

@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -106,9 +107,26 @@ def check_traces(folder: Path, names: list[str]) -> Row | None:
     return row
 
 
+class Stopped(BaseException):
+    """SIGTERM: whoever started the run has no more time."""
+
+
 def run(bench: Bench, names: list[str]) -> None:
-    """Run groups one after the other."""
+    """Run groups one after the other.
+
+    Raises:
+        Stopped: By SIGTERM; all servers have been killed.
+    """
     groups = [GROUPS[name](bench) for name in names]
+
+    def stop(*_: object) -> None:
+        # First of all: threads wait for answers of theirs, and somebody for the threads.
+        for group in groups:
+            group.end()
+        bench.end()
+        raise Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
     planned = {group.name: group.planned for group in groups}
     # Their traces are a row of no group.
     bench.progress = Progress({**planned, "": (1, TRACES_S)})
@@ -120,6 +138,7 @@ def run(bench: Bench, names: list[str]) -> None:
             finally:
                 group.end()
     finally:
+        signal.signal(signal.SIGTERM, before)
         for group in groups:
             group.end()
         bench.end()
@@ -157,6 +176,8 @@ def _played(options: argparse.Namespace, folder: Path, names: list[str]) -> list
     try:
         bench = Bench(folder, scratch.path, options.start_timeout, options.idle, options.platform)
         run(bench, names)
+    except Stopped:
+        bench.rows.append(Row("the run", problems=["it was stopped before its end"]))
     finally:
         scratch.remove()
     row = None if options.unchecked else check_traces(folder, names)

@@ -344,15 +344,35 @@ class Server(Process):
         for pid in self.hosts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        self._child.wait()
+        return self._wait_ended(time.monotonic(), timeout_s)
+
+    def _wait_ended(self, killed: float, timeout_s: float) -> float:
+        """Wait until no process of it is left; returns how long that took."""
         while left := self.pids:
             if time.monotonic() > killed + timeout_s:
                 names = [f"{name_of(pid)} {pid}" for pid in left]
                 self.kill()
                 raise ServerError(f"{self.name} was killed and left processes behind: {names}")
             time.sleep(0.01)
+        self._child.wait()
         return time.monotonic() - killed
+
+    def kill_engine(self, timeout_s: float = 60.0) -> float:
+        """SIGKILL to its engine's process alone; all others end by themselves.
+
+        Returns:
+            How long the last of them took.
+
+        Raises:
+            ServerError: There is no such process, or others are still there; they are
+                killed then.
+        """
+        engines = [pid for pid in self.hosts() if self.command(pid).startswith("VLLM::EngineCore")]
+        if not engines:
+            raise ServerError(f"{self.name} has no engine")
+        for pid in engines:
+            os.kill(pid, signal.SIGKILL)
+        return self._wait_ended(time.monotonic(), timeout_s)
 
 
 class Proxy(Process):
