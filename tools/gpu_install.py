@@ -3,8 +3,8 @@
 
     python3 tools/gpu_install.py [--bundle out/gpu] [--to /tmp/ec-gpu] PART...
 
-Makes a virtual environment whose Python sees the parts first, then the packages of the
-Python that runs this, then this checkout, which is installed as far as entry points go.
+Makes a virtual environment whose Python sees the parts first, then this checkout, which is
+installed as far as entry points go, then the packages of the Python that runs this.
 Needs neither network nor pip. Parts that are there already, by their sums, are left alone.
 """
 
@@ -68,9 +68,9 @@ def make_environment(to: Path) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = to / "lib" / version / "site-packages"
     lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
-    # Behind the bundle's own packages, in the order of the alphabet: "machine", then "project".
+    # Behind the bundle's own packages, and in the order of the alphabet.
+    (packages / "checkout.pth").write_text(f"{ROOT}\n")
     (packages / "machine.pth").write_text("\n".join(lines) + "\n")
-    (packages / "project.pth").write_text(f"{ROOT}\n")
     return packages
 
 
