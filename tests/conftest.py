@@ -70,7 +70,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def session_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the traces of this session, one folder in it for each module."""
-    return Path(_kept) if _kept else tmp_path_factory.mktemp("session-traces")
+    if _kept is None:
+        return tmp_path_factory.mktemp("session-traces")
+    Path(_kept).mkdir(parents=True, exist_ok=True)
+    return Path(_kept)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,8 @@
 smoke, data and vllm first unpack what tools/gpu_bundle.py has made (--bundle) into --env;
 the other parts need PyTorch alone. OUT, or --out, gets summary.json, PART.json for each
 part, and logs.tar.xz: logs, traces, plots. A part that did not come to its end, or a group
-of vllm, can be run again by itself.
+of vllm, can be run again by itself. --platform cpu is for a rehearsal of data and vllm in a
+Python that has all they need.
 """
 
 from __future__ import annotations
@@ -75,10 +76,13 @@ class Run:
         env: Where the bundle is unpacked.
         bundle: Where it is.
         limit_s: For all parts.
+        platform: See ``tests/e2e/platform.py``. Only with CUDA is the bundle unpacked.
     """
 
-    def __init__(self, out: Path, env: Path, bundle: Path, limit_s: float) -> None:
-        self.out, self.env, self.bundle = out, env, bundle
+    def __init__(
+        self, out: Path, env: Path, bundle: Path, limit_s: float, platform: str = "cuda"
+    ) -> None:
+        self.out, self.env, self.bundle, self.platform = out, env, bundle, platform
         self.deadline = time.monotonic() + limit_s
         self.work = Path(tempfile.mkdtemp(prefix="ec-gpu-run-"))
         self.results: dict[str, Any] = {}
@@ -95,7 +99,7 @@ class Run:
         Raises:
             RuntimeError: They cannot be unpacked.
         """
-        if not parts:
+        if not parts or self.platform == "cpu":
             return sys.executable
         command = [sys.executable, "tools/gpu_install.py", "--to", str(self.env)]
         command += ["--bundle", str(self.bundle), *parts]
@@ -299,14 +303,14 @@ def vllm(run: Run, chosen: str) -> dict[str, Any]:
     python = run.python("data", "vllm", "packages")
     commands = {
         f"vllm-{name}": [
-            *(python, "-m", "tests.e2e.run", "--platform", "cuda", "--unchecked"),
+            *(python, "-m", "tests.e2e.run", "--platform", run.platform, "--unchecked"),
             *("--only", name, "--keep", str(run.work / f"vllm-{name}")),
-            *("--start-timeout", "240", "--idle", "10"),
+            *("--start-timeout", str(run.left / 2), "--idle", "10"),
         ]
         for name in names
     }
     result: dict[str, Any] = {"groups": {}}
-    for job in run.together(commands, LIMIT_S, STAGGER_S):
+    for job in run.together(commands, run.left, STAGGER_S):
         report = run.work / job.name / "report.json"
         try:
             found = json.loads(report.read_text())
@@ -359,13 +363,15 @@ def main() -> int:
     parser.add_argument("--env", type=Path, default=Path("/tmp/ec-gpu"), help="for the bundle")
     parser.add_argument("--bundle", type=Path, default=ROOT / "out/gpu", help="where it is")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all parts")
+    parser.add_argument("--platform", default="cuda", help="cpu: a rehearsal")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="OUT of such a run")
     options = parser.parse_args()
     if options.check is not None:
         return check(options.check.resolve())
     if unknown := [part for part in options.parts if part.partition(":")[0] not in PARTS]:
         parser.error(f"no such parts: {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    run = Run(options.out.resolve(), options.env, options.bundle.resolve(), options.limit)
+    out, bundle = options.out.resolve(), options.bundle.resolve()
+    run = Run(out, options.env, bundle, options.limit, options.platform)
     try:
         for part in options.parts:
             name, _, chosen = part.partition(":")

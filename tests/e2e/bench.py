@@ -56,13 +56,21 @@ class Bench:
         start_timeout_s: How long a server may take to answer for the first time.
         idle_s: How long idle servers are watched.
         platform: The machine.
+        unchecked: Keep traces for somebody else, who checks them.
     """
 
     def __init__(
-        self, folder: Path, scratch: Path, start_timeout_s: float, idle_s: float, platform: Platform
+        self,
+        folder: Path,
+        scratch: Path,
+        start_timeout_s: float,
+        idle_s: float,
+        platform: Platform,
+        unchecked: bool = False,
     ) -> None:
         self.folder = folder
         self.platform = platform
+        self.unchecked = unchecked
         self.start_timeout_s = start_timeout_s
         self.idle_s = idle_s
         self.rows: list[Row] = []

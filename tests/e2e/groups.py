@@ -36,6 +36,10 @@ REGIONS: Final = 3
 #: heartbeat, so that a producer that hangs is noticed by that.
 PATIENT: Final = {"consumer_ack_timeout_s": 10, "read_timeout_s": 14}
 
+#: What checks the traces of a session of tests, and where a group keeps those of its own.
+TRACE_TESTS: Final = "tests/test_traces_of_this_run.py"
+KEPT: Final = "traces"
+
 Ahead = Callable[[], None]
 
 
@@ -57,7 +61,7 @@ class Engine(Group):
     name = "engine"
     kinds = ("qwen2vl",)
     planned = (1, 135.0)
-    _tests = ("tests/ec_connector/vllm/test_vllm_engine.py", "tests/test_traces_of_this_run.py")
+    _tests = "tests/ec_connector/vllm/test_vllm_engine.py"
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
@@ -67,15 +71,20 @@ class Engine(Group):
 
     def prepare(self) -> None:
         """Start pytest."""
-        model = self.bench.model("qwen2vl")
+        env = {"EC_E2E_MODEL": str(self.bench.model("qwen2vl"))}
+        tests = [self._tests]
+        if self.bench.unchecked:
+            env["EC_KEPT_TRACES"] = str(self.folder / KEPT)
+        else:
+            tests.append(TRACE_TESTS)
         self._since = time.monotonic()
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-q", "-m", "e2e", *self._tests],
+                [sys.executable, "-m", "pytest", "-q", "-m", "e2e", *tests],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.bench.environment(EC_E2E_MODEL=str(model)),
+                env=self.bench.environment(**env),
             )
 
     def scenarios(self, ahead: Ahead) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from ec_connector.bench.platforms import Platform
 from tests import leftovers
 from tests.e2e.bench import Bench, Progress
-from tests.e2e.groups import GROUPS
+from tests.e2e.groups import GROUPS, KEPT, TRACE_TESTS
 from tests.e2e.platform import ROOT, chosen, named
 from tests.e2e.rows import Row
 
@@ -157,8 +157,28 @@ def checked_later(folder: Path) -> tuple[str, list[Row]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} has no report of a run: {error!r}") from None
     names = sorted({path.parent.name for path in folder.glob("*/*.ndjson")})
-    row = check_traces(folder, names) or Row(TRACES, problems=["there are none"])
-    return platform, [*(old for old in rows if old.scenario != TRACES), row]
+    done = [check_traces(folder, names), *map(check_tests, sorted(folder.glob(f"*/{KEPT}")))]
+    checked = [row for row in done if row is not None]
+    checked = checked or [Row(TRACES, problems=["there are none"])]
+    return platform, [*(old for old in rows if old.scenario != TRACES), *checked]
+
+
+def check_tests(kept: Path) -> Row:
+    """What a session of tests has left: each of its runs against the specification."""
+    row = Row(TRACES, group=kept.parent.name)
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", TRACE_TESTS],
+        cwd=ROOT,
+        env={**os.environ, "EC_KEPT_TRACES": str(kept)},
+        capture_output=True,
+        text=True,
+    )
+    row.seconds = time.monotonic() - started
+    row.notes.append(" ".join(done.stderr.split()))
+    row.expect(any(kept.rglob("*.ndjson")), f"no traces in {kept}")
+    row.expect(done.returncode == 0, f"status {done.returncode}: {done.stdout[-2000:]}")
+    return row
 
 
 def _platform(name: str) -> Platform:
@@ -174,7 +194,8 @@ def _played(options: argparse.Namespace, folder: Path, names: list[str]) -> list
     leftovers.reap()
     scratch = leftovers.Home("e2e")
     try:
-        bench = Bench(folder, scratch.path, options.start_timeout, options.idle, options.platform)
+        wait, idle, unchecked = options.start_timeout, options.idle, options.unchecked
+        bench = Bench(folder, scratch.path, wait, idle, options.platform, unchecked)
         run(bench, names)
     except Stopped:
         bench.rows.append(Row("the run", problems=["it was stopped before its end"]))
