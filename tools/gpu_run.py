@@ -171,8 +171,12 @@ class Run:
 
 
 def stopped(child: subprocess.Popen[bytes]) -> int:
-    """End a command that has taken too long, and all that it has started in its session."""
-    child.send_signal(signal.SIGTERM)
+    """End a command that has taken too long, and all that it has started in its session.
+
+    As Ctrl-C does: pytest then tells what it has found so far, and e2e ends its servers.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(GRACE_S)
     with contextlib.suppress(ProcessLookupError):

@@ -108,14 +108,14 @@ def check_traces(folder: Path, names: list[str]) -> Row | None:
 
 
 class Stopped(BaseException):
-    """SIGTERM: whoever started the run has no more time."""
+    """SIGINT or SIGTERM: whoever started the run has no more time."""
 
 
 def run(bench: Bench, names: list[str]) -> None:
     """Run groups one after the other.
 
     Raises:
-        Stopped: By SIGTERM; all servers have been killed.
+        Stopped: By a signal; all servers have been killed.
     """
     groups = [GROUPS[name](bench) for name in names]
 
@@ -126,7 +126,7 @@ def run(bench: Bench, names: list[str]) -> None:
         bench.end()
         raise Stopped
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     planned = {group.name: group.planned for group in groups}
     # Their traces are a row of no group.
     bench.progress = Progress({**planned, "": (1, TRACES_S)})
@@ -138,7 +138,8 @@ def run(bench: Bench, names: list[str]) -> None:
             finally:
                 group.end()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         for group in groups:
             group.end()
         bench.end()
