@@ -330,8 +330,14 @@ PARTS: Final = {part.__name__: part for part in (tests, sanitizer, bench, smoke,
 
 
 # -------------------------------------------------------------------------------- check
-def check(folder: Path) -> int:
-    """The traces of a run against the specification; exit status."""
+def check(folder: Path, out: Path) -> int:
+    """The traces of a run against the specification; exit status.
+
+    Args:
+        folder: ``OUT`` of the run.
+        out: For its reports, with what became of the traces.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     unpacked = Path(tempfile.mkdtemp(prefix="ec-gpu-check-"))
     statuses = []
     try:
@@ -341,7 +347,7 @@ def check(folder: Path) -> int:
             print(f"==> {group.parent.name}", flush=True)
             command = [sys.executable, "-m", "tests.e2e.run", "--check", str(group.parent)]
             statuses.append(subprocess.run(command, cwd=ROOT).returncode)
-            shutil.copyfile(group, folder / f"{group.parent.name}.checked.json")
+            shutil.copyfile(group, out / f"{group.parent.name}.json")
         for session in sorted((unpacked / "logs/traces").glob("*")):
             if not any(session.rglob("*.ndjson")):
                 continue
@@ -371,7 +377,7 @@ def main() -> int:
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="OUT of such a run")
     options = parser.parse_args()
     if options.check is not None:
-        return check(options.check.resolve())
+        return check(options.check.resolve(), options.out.resolve())
     if unknown := [part for part in options.parts if part.partition(":")[0] not in PARTS]:
         parser.error(f"no such parts: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     out, bundle = options.out.resolve(), options.bundle.resolve()
