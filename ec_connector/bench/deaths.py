@@ -102,7 +102,9 @@ class _Engine:
         found: list[int] = []
         for parent in self.pids.get("parent", ()):
             with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+                found += map(
+                    int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+                )
         return found
 
     def works(self) -> bool:
@@ -230,7 +232,9 @@ class Rig:
                 engine.process.join()
 
     # ---------------------------------------------------------------------- internals
-    def _until(self, condition: Callable[[], bool], what: str, seconds: float = _PATIENCE_S) -> None:
+    def _until(
+        self, condition: Callable[[], bool], what: str, seconds: float = _PATIENCE_S
+    ) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             for engine in self._engines:
@@ -333,9 +337,7 @@ def run_deaths(
         if death.served_s is None
     ]
     lasts = [engine.last or {} for engine in (rig.producer, rig.consumer)]
-    return DeathsReport(
-        seed, deaths, dict(rig.outcomes), wrong, lasts, time.monotonic() - began
-    )
+    return DeathsReport(seed, deaths, dict(rig.outcomes), wrong, lasts, time.monotonic() - began)
 
 
 __all__ = ["Connection", "Rig", "RigError", "run_deaths"]
