@@ -24,7 +24,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -95,14 +94,17 @@ class _Engine:
                     self.last = message[1]
                     yield from message[2]
         except (EOFError, OSError) as exc:
-            raise RigError(f"the {self.kind}'s engine has ended") from exc
+            if self.last is None:
+                raise RigError(f"the {self.kind}'s engine has ended") from exc
 
     def children(self) -> list[int]:
         """Data processes that its parent has."""
         found: list[int] = []
         for parent in self.pids.get("parent", ()):
             with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+                found += map(
+                    int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+                )
         return found
 
     def works(self) -> bool:
@@ -230,7 +232,9 @@ class Rig:
                 engine.process.join()
 
     # ---------------------------------------------------------------------- internals
-    def _until(self, condition: Callable[[], bool], what: str, seconds: float = _PATIENCE_S) -> None:
+    def _until(
+        self, condition: Callable[[], bool], what: str, seconds: float = _PATIENCE_S
+    ) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             for engine in self._engines:
@@ -333,9 +337,4 @@ def run_deaths(
         if death.served_s is None
     ]
     lasts = [engine.last or {} for engine in (rig.producer, rig.consumer)]
-    return DeathsReport(
-        seed, deaths, dict(rig.outcomes), wrong, lasts, time.monotonic() - began
-    )
-
-
-__all__ = ["Connection", "Rig", "RigError", "run_deaths"]
+    return DeathsReport(seed, deaths, dict(rig.outcomes), wrong, lasts, time.monotonic() - began)
