@@ -49,7 +49,6 @@ class RigError(ECError):
 def settings(stall_s: float) -> dict[str, Any]:
     """Of both connectors."""
     return {
-        "data_start_s": 120.0,
         "data_stall_s": stall_s,
         "data_lived_s": 0.05,
         "pin_lease_s": 8.0,
