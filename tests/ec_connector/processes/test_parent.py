@@ -6,10 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -19,137 +15,11 @@ from tests.needs import needs
 needs("zmq", "msgspec")
 
 from ec_connector.processes import parent as parent_module
-from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.memory import STATUS_BYTES, Shared
-from ec_connector.processes.spec import InstanceSpec, ParentSpec
 from ec_protocol.p2p import words
-from ec_protocol.tables.timing import Timing
 from tests.ec_connector.processes.alive import children
 
+pytest_plugins = ["tests.ec_connector.processes.house"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
-
-_CHILD = """
-import math, os, signal, sys, time
-sys.path.insert(0, {root!r})
-from ec_connector.processes.channel import Channel
-from ec_connector.processes.memory import Shared, StatusPage
-from ec_connector.processes.spec import DataSpec, read_spec
-from ec_protocol.p2p import words
-spec = read_spec(int(sys.argv[1]), DataSpec)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-parent = Channel.from_fd(spec.parent, words.ToData)
-status = StatusPage(Shared(spec.status, writable=True))
-def wait(kind):
-    import select
-    while parent.open:
-        status.beat(time.clock_gettime(time.CLOCK_BOOTTIME))
-        select.select([parent], [], [], 0.05)
-        for message in parent.hear():
-            if isinstance(message, kind):
-                return message
-    os._exit(0)
-def ready():
-    parent.say(words.Hello(words.VERSION))
-    return wait(words.Take)
-{body}
-wait(words.Stop)
-"""
-
-
-class House:
-    """A parent in this process; its children run a test's program."""
-
-    def __init__(self, body: str, monkeypatch: pytest.MonkeyPatch, **instance: Any) -> None:
-        from tests import ROOT
-
-        program = _CHILD.format(root=str(ROOT), body=body)
-        monkeypatch.setattr(
-            parent_module, "command", lambda _, fd, title: [sys.executable, "-c", program, str(fd)]
-        )
-        ours, theirs = channel_pair()
-        self.engine = Channel(ours, words.FromParent)
-        self.heard: list[Any] = []
-        self.fds: list[int] = []
-        self.memory = [Shared.create("ec-test", STATUS_BYTES) for _ in range(4)]
-        region, table, ledger, status = (os.dup(shared.fd) for shared in self.memory)
-        settings: dict[str, Any] = {"bind": ("127.0.0.1", 0), **instance}
-        timing = Timing(start_s=60.0, stall_s=20.0)
-        self.spec = ParentSpec(
-            instance=InstanceSpec(
-                engine_id="engine",
-                incarnation="i",
-                engine_pid=os.getpid(),
-                num_blocks=4,
-                block_size_bytes=64,
-                compat_hash="c",
-                timing={field.name: getattr(timing, field.name) for field in fields(timing)},
-                nixl="nixl",
-                backends=("UCX",),
-                **settings,
-            ),
-            engine=theirs.detach(),
-            region=region,
-            region_for_server=region,
-            table=table,
-            ledger=ledger,
-            status=status,
-        )
-        self.parent = parent_module._Parent(self.spec)
-        self.ended = False
-        self.others: set[int] = set()
-
-    def turn(self) -> None:
-        self.parent._look()
-        self.parent._tell_engine()
-        for message, fds in self.engine.hear_with_fds():
-            self.heard.append(message)
-            self.fds += fds
-
-    def until(
-        self, condition: Callable[[], object], what: str, turn: Callable[[], object] | None = None
-    ) -> None:
-        deadline = time.monotonic() + 100
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: {self.heard}"
-            (turn or self.turn)()
-            time.sleep(0.001)
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.heard if isinstance(message, kind)]
-
-    def troubles(self) -> list[str]:
-        return [message.text for message in self.of(words.Trouble)]
-
-    def close(self) -> None:
-        if not self.ended:
-            for child in self.parent._children.values():
-                child.kill()
-            self.parent._end()
-        self.parent.engine.close()
-        self.engine.close()
-        os.close(self.parent._engine_pidfd)
-        for fd in (*self.fds, self.spec.region, self.spec.table, self.spec.ledger):
-            os.close(fd)
-        self.parent._status.shared.close()
-        for shared in self.memory:
-            shared.close()
-
-
-@pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
-    made: list[House] = []
-    # Others of this process are none of ours: multiprocessing keeps helpers until its end.
-    others = set(children(os.getpid()))
-
-    def go(body: str, **instance: Any) -> House:
-        made.append(House(body, monkeypatch, **instance))
-        made[-1].others = others
-        return made[-1]
-
-    yield go
-    for one in made:
-        one.close()
-    assert set(children(os.getpid())) <= others
 
 
 def test_who_works_is_handed_on_with_channel_pidfd_and_page(house: Any) -> None:
@@ -354,61 +224,6 @@ def test_it_beats_while_it_runs_and_does_not_sleep_over_the_end(house: Any) -> N
     made.ended = True
     assert beats[0] > 0
     assert len(beats) == 1
-
-
-# ------------------------------------------------------- what it is not to blame others for
-class Later:
-    """The parent's clock, which jumps when a test says so; its children's does not."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ahead = 0.0
-        real = parent_module.boottime
-        monkeypatch.setattr(parent_module, "boottime", lambda: real() + self.ahead)
-
-
-@pytest.mark.clause("EC-14.11")
-def test_time_that_it_slept_with_its_machine_kills_nobody(house: Any, monkeypatch) -> None:
-    """It is the first to run again: no child has given a sign of life since."""
-    later = Later(monkeypatch)
-    made = house("ready(); parent.say(words.Working())", readers=1)
-    made.until(lambda: len(made.of(words.Up)) == 2, "both")
-    made.until(lambda: len(made.parent.processes.numbers("spare")) == 2, "who stands by")
-    later.ahead = 3600.0
-    made.turn()
-    made.turn()
-    assert made.parent.processes.counters["exits"] == 0
-    assert made.parent.processes.numbers("killed") == []
-    assert made.parent.processes.next_deadline() <= parent_module.boottime() + 20.0
-
-
-@pytest.mark.clause("EC-14.11")
-def test_nor_whoever_was_starting(house: Any, monkeypatch) -> None:
-    later = Later(monkeypatch)
-    made = house("wait(words.Take)")
-    made.turn()
-    assert len(made.parent.processes.numbers("starting")) == 2
-    later.ahead = 3600.0
-    made.turn()
-    assert len(made.parent.processes.numbers("starting")) == 2
-
-
-@pytest.mark.clause("EC-14.11")
-def test_to_be_stopped_between_two_looks_at_the_clock_kills_nobody(house: Any, monkeypatch) -> None:
-    """It reads what time it is, is stopped, and reads signs of life after that; or before."""
-    later = Later(monkeypatch)
-    made = house("ready(); parent.say(words.Working())")
-    made.until(lambda: made.of(words.Up), "Up")
-    hear = made.parent._hear
-
-    def stopped(child: Any) -> None:
-        later.ahead += 1800.0
-        hear(child)
-        later.ahead += 1800.0
-
-    monkeypatch.setattr(made.parent, "_hear", stopped)
-    made.turn()
-    monkeypatch.undo()
-    assert made.parent.processes.numbers("killed") == []
 
 
 @pytest.mark.clause("EC-14.4")
