@@ -24,7 +24,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -50,7 +49,6 @@ class RigError(ECError):
 def settings(stall_s: float) -> dict[str, Any]:
     """Of both connectors."""
     return {
-        "data_start_s": 120.0,
         "data_stall_s": stall_s,
         "data_lived_s": 0.05,
         "pin_lease_s": 8.0,
@@ -95,7 +93,8 @@ class _Engine:
                     self.last = message[1]
                     yield from message[2]
         except (EOFError, OSError) as exc:
-            raise RigError(f"the {self.kind}'s engine has ended") from exc
+            if self.last is None:
+                raise RigError(f"the {self.kind}'s engine has ended") from exc
 
     def children(self) -> list[int]:
         """Data processes that its parent has."""
@@ -338,6 +337,3 @@ def run_deaths(
     ]
     lasts = [engine.last or {} for engine in (rig.producer, rig.consumer)]
     return DeathsReport(seed, deaths, dict(rig.outcomes), wrong, lasts, time.monotonic() - began)
-
-
-__all__ = ["Connection", "Rig", "RigError", "run_deaths"]

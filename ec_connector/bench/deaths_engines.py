@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -161,6 +161,7 @@ class Engine:
             "longest": self._longest,
             "hooks": self._hooks,
             "exits": dict(self.node.data.read_figures().exits),
+            "counters": dict(sum((c.counters for c in (node, loans) if c is not None), Counter())),
             "start_s": self.start_s,
         }
 

@@ -44,6 +44,11 @@ def serving_on(host: str) -> dict[str, str]:
     return {} if device is None else {"UCX_NET_DEVICES": device}
 
 
+def sharing_in(folder: str) -> dict[str, str]:
+    """What a data process is given besides: where it shares memory under a name."""
+    return {"UCX_POSIX_DIR": folder} if folder else {}
+
+
 def _has_rdma() -> bool:
     try:
         return bool(os.listdir(_INFINIBAND))

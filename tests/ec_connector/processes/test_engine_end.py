@@ -44,7 +44,7 @@ class Played(Node):
         data._channel = Channel(ours, words.FromParent)
         data._poll.register(ours.fileno(), 1)
         parent._popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        parent.close()
+        parent._close_status()
         parent._status = StatusPage(Shared.create("ec-test", STATUS_BYTES))
         parent._started_at = parent._looked_at = self.now
         parent._beat_at = parent._silent_s = 0.0

@@ -126,7 +126,7 @@ _HELD = {
     r"/dev/null": 3,
     r"(/dev/shm/#\d+|/dev/shm/vllm_ec_\S+) ?(\(deleted\))?": 1,
     r"/memfd:ec-(status-\d+|ledger|offers) \(deleted\)": 8,
-    r"/dev/shm/ucx_shm_posix_\w+ \(deleted\)": 8,
+    r"/dev/shm/ec_ucx_vllm_ec_[\w.-]+/\d+/ucx_shm_posix_\w+ \(deleted\)": 8,
     r"anon_inode:\[(eventfd|eventpoll)\]": 16,
     r"socket:\[\d+\]": 32,
     r"pipe:\[\d+\]": 8,

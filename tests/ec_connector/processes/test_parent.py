@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +19,26 @@ needs("zmq", "msgspec")
 from ec_connector.processes import parent as parent_module
 from ec_protocol.p2p import words
 from tests.ec_connector.processes.alive import children
+from tests.ec_connector.processes.house import House
 
-pytest_plugins = ["tests.ec_connector.processes.house"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
+    made: list[House] = []
+    # Others of this process are none of ours: multiprocessing keeps helpers until its end.
+    others = set(children(os.getpid()))
+
+    def go(body: str, **instance: Any) -> House:
+        made.append(House(body, monkeypatch, **instance))
+        made[-1].others = others
+        return made[-1]
+
+    yield go
+    for one in made:
+        one.close()
+    assert set(children(os.getpid())) <= others
 
 
 def test_who_works_is_handed_on_with_channel_pidfd_and_page(house: Any) -> None:
@@ -226,6 +245,61 @@ def test_it_beats_while_it_runs_and_does_not_sleep_over_the_end(house: Any) -> N
     assert len(beats) == 1
 
 
+# ------------------------------------------------------- what it is not to blame others for
+class Later:
+    """The parent's clock, which jumps when a test says so; its children's does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        real = parent_module.boottime
+        monkeypatch.setattr(parent_module, "boottime", lambda: real() + self.ahead)
+
+
+@pytest.mark.clause("EC-14.11")
+def test_time_that_it_slept_with_its_machine_kills_nobody(house: Any, monkeypatch) -> None:
+    """It is the first to run again: no child has given a sign of life since."""
+    later = Later(monkeypatch)
+    made = house("ready(); parent.say(words.Working())", readers=1)
+    made.until(lambda: len(made.of(words.Up)) == 2, "both")
+    made.until(lambda: len(made.parent.processes.numbers("spare")) == 2, "who stands by")
+    later.ahead = 3600.0
+    made.turn()
+    made.turn()
+    assert made.parent.processes.counters["exits"] == 0
+    assert made.parent.processes.numbers("killed") == []
+    assert made.parent.processes.next_deadline() <= parent_module.boottime() + 20.0
+
+
+@pytest.mark.clause("EC-14.11")
+def test_nor_whoever_was_starting(house: Any, monkeypatch) -> None:
+    later = Later(monkeypatch)
+    made = house("wait(words.Take)")
+    made.turn()
+    assert len(made.parent.processes.numbers("starting")) == 2
+    later.ahead = 3600.0
+    made.turn()
+    assert len(made.parent.processes.numbers("starting")) == 2
+
+
+@pytest.mark.clause("EC-14.11")
+def test_to_be_stopped_between_two_looks_at_the_clock_kills_nobody(house: Any, monkeypatch) -> None:
+    """It reads what time it is, is stopped, and reads signs of life after that; or before."""
+    later = Later(monkeypatch)
+    made = house("ready(); parent.say(words.Working())")
+    made.until(lambda: made.of(words.Up), "Up")
+    hear = made.parent._hear
+
+    def stopped(child: Any) -> None:
+        later.ahead += 1800.0
+        hear(child)
+        later.ahead += 1800.0
+
+    monkeypatch.setattr(made.parent, "_hear", stopped)
+    made.turn()
+    monkeypatch.undo()
+    assert made.parent.processes.numbers("killed") == []
+
+
 @pytest.mark.clause("EC-14.4")
 def test_whom_the_engine_has_not_met_is_forgotten_when_he_is_gone(house: Any) -> None:
     """An engine that takes no steps: those who come and go meanwhile wait nowhere for it."""
@@ -252,9 +326,15 @@ def test_at_the_end_only_those_who_work_are_waited_for(house: Any, monkeypatch) 
     made = house("ready(); parent.say(words.Working())")
     made.until(lambda: made.of(words.Up), "Up")
     waited: list[int] = []
-    monkeypatch.setattr(
-        parent_module, "wait_readable", lambda fd, seconds: waited.append(fd) or False
-    )
+    wait = parent_module.wait_readable
+
+    def say_goodbye(fd: int, seconds: float) -> bool:
+        if made.parent.processes.stopping:
+            return wait(fd, seconds)  # all were killed by then
+        waited.append(fd)
+        return False
+
+    monkeypatch.setattr(parent_module, "wait_readable", say_goodbye)
     (works,) = [child.pidfd for child in made.parent._children.values() if child.works]
     assert len(made.parent._children) >= 2
     made.parent._stopping = True
@@ -292,3 +372,37 @@ logging.getLogger("d").debug("not this")
     assert said[2].text.startswith("py.warnings: ")
     assert said[3].text.startswith("c: it broke Traceback")
     assert "ZeroDivisionError" in said[3].text
+
+
+# ------------------------------------------------------- what they share under a name
+@pytest.mark.clause("EC-10.6")
+@pytest.mark.parametrize("end", ["killed", "the instance's"])
+def test_what_one_leaves_under_a_name_goes_with_it(house: Any, tmp_path: Path, end: str) -> None:
+    """As UCX does for a moment with each piece of memory that it shares."""
+    body = """
+folder = os.environ["UCX_POSIX_DIR"]
+open(os.path.join(folder, "ucx_shm"), "w").close(); os.mkdir(os.path.join(folder, "more"))
+ready(); parent.say(words.Working())
+"""
+    made = house(body, scratch=str(tmp_path))
+    made.until(lambda: made.of(words.Up), "Up")
+    (up,) = made.of(words.Up)
+    mine = tmp_path / str(up.process)
+    assert sorted(os.listdir(mine)) == ["more", "ucx_shm"]
+    if end == "killed":
+        os.kill(up.pid, signal.SIGKILL)
+        made.until(lambda: len(made.of(words.Up)) == 2, "the next")
+        assert not mine.exists()
+        assert os.listdir(tmp_path) != [], "others keep theirs"
+        return
+    made.parent._stopping = True
+    made.parent._end()
+    made.ended = True
+    assert not tmp_path.exists()
+
+
+def test_one_for_which_there_is_no_folder_is_not_started(house: Any, tmp_path: Path) -> None:
+    made = house("ready()", scratch=str(tmp_path / "gone"))
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "server cannot be started: [Errno 2] No such file" in made.troubles()[0]
+    assert made.parent._children == {}
