@@ -19,6 +19,7 @@ must fail.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -86,7 +87,9 @@ def load(path: Path = FILE) -> Mapping[str, Mistake]:
 
 
 class Copy:
-    """A copy of the checkout in which mistakes are made.
+    """A copy of the checkout in which mistakes are made, and a process that runs tests there.
+
+    That process has imported what is heavy and not ours; each test runs in a fork of it.
 
     Args:
         folder: Where; empty.
@@ -100,6 +103,20 @@ class Copy:
         for path in ROOT.glob("*.*"):
             if path.is_file():
                 shutil.copyfile(path, folder / path.name)
+        self._tests = subprocess.Popen(
+            [sys.executable, "-c", _RUN_TESTS],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder), "EC_TEST_TRACES": "off"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        if self._tests.stdin is not None:
+            self._tests.stdin.close()
+        self._tests.wait()
 
     def judge(self, mistake: Mistake) -> str:
         """Make the mistake and run its test.
@@ -114,9 +131,21 @@ class Copy:
         text = (ROOT / mistake.file).read_text(encoding="utf-8")
         self._write(path, mistake.made(text))
         try:
-            return self._asked(mistake.test)
+            code, said = self.run(mistake.test)
         finally:
             self._write(path, text)
+        return {0: "survived", 1: "killed"}.get(code, said)
+
+    def run(self, *tests: str) -> tuple[int, str]:
+        """Run tests until one fails: pytest's status, and what it said."""
+        options = ["-q", "-x", "-rf", "-p", "no:cacheprovider", "--timeout", str(TIMEOUT_S)]
+        stdin, stdout = self._tests.stdin, self._tests.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps([*options, *tests]) + "\n")
+        stdin.flush()
+        code, said = json.loads(stdout.readline())
+        return code, said
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
@@ -124,15 +153,27 @@ class Copy:
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
 
-    def _asked(self, test: str) -> str:
-        options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--timeout", str(TIMEOUT_S)]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, test],
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": str(self._folder), "EC_TEST_TRACES": "off"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        verdicts = {0: "survived", 1: "killed"}
-        return verdicts.get(done.returncode) or (done.stdout + done.stderr).strip()
+
+_RUN_TESTS: Final = """
+import contextlib, importlib, json, os, sys, tempfile
+for name in ("pytest", "hypothesis.stateful", "msgspec", "torch", "transitions", "zmq"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+for line in sys.stdin:
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            code = 3
+            try:
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                for fd, number in ((nothing, 0), (said.fileno(), 1), (said.fileno(), 2)):
+                    os.dup2(fd, number)
+                import pytest
+                code = int(pytest.main(json.loads(line)))
+                sys.stdout.flush()
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said.seek(0)
+        print(json.dumps([code, said.read().decode(errors="replace").strip()]), flush=True)
+"""

@@ -26,7 +26,9 @@ def judged(mistakes: list[Mistake], jobs: int) -> dict[str, str]:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for _ in range(jobs):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ec-mistakes-"))
-            copies.put(Copy(Path(folder)))
+            copy = Copy(Path(folder))
+            stack.callback(copy.close)
+            copies.put(copy)
 
         def judge(mistake: Mistake) -> str:
             copy, began = copies.get(), time.monotonic()

@@ -157,6 +157,15 @@ def test_a_notice_that_may_be_under_way_is_progressed(bench: Bench) -> None:
 
 
 # ---------------------------------------------------------------- answers, connections
+@pytest.mark.clause("EC-5.9")
+def test_an_answer_that_does_not_come_is_not_waited_for(bench: Bench) -> None:
+    bench.lend()
+    assert bench.work.next_deadline() == bench.now + TIMING.ack_timeout_s
+    bench.now += TIMING.ack_timeout_s
+    bench.work.turn()
+    assert bench.told() == [("failed", 1)]
+
+
 @pytest.mark.clause("EC-9.1")
 def test_an_answer_counts_although_its_connection_ends_behind_it(bench: Bench) -> None:
     request = bench.lend()
