@@ -28,6 +28,8 @@ pytestmark = pytest.mark.clause("EC-14.1")
 _SETTLED = """
 import ctypes, os, resource, signal, sys
 from ec_connector.processes.spawn import MAX_FILES, settle
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_DFL)  # whatever the session has
 settle("ec-test", int(sys.argv[1]), dies_with_parent=bool(int(sys.argv[2])))
 dies_by = ctypes.c_int()
 ctypes.CDLL(None).prctl(2, ctypes.byref(dies_by))  # PR_GET_PDEATHSIG
