@@ -38,6 +38,9 @@ _STEP_S: Final = 2e-3
 _LATE_S: Final = 2.0
 #: How often the rig is told how things are.
 _SAY_S: Final = 0.02
+#: Of which hooks the longest is kept: wall time, and processor time of the thread; and of
+#: those that have started a parent.
+LONGEST: Final = ("wall", "cpu", "start_wall", "start_cpu")
 #: How long the last grants, loans and restarts may take, beside a lease.
 _END_S: Final = 60.0
 
@@ -73,7 +76,7 @@ class Engine:
         self.start_s = time.perf_counter() - began
         self.scheduler = self.node.instance.scheduler
         self._serves = role == "ec_producer"
-        self._longest = {"wall": (0.0, ""), "cpu": (0.0, "")}
+        self._longest = dict.fromkeys(LONGEST, 0.0)
         self._hooks = 0
         self._said_at = 0.0
         self._events: list[tuple[float, float, str]] = []
@@ -82,18 +85,23 @@ class Engine:
 
     # ------------------------------------------------------------------------ hooks
     def hook(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call one and keep how long the longest took, and for how long it computed."""
+        """Call one, and keep how long the longest took and for how long it computed.
+
+        Those that have started another parent count apart: to start a process takes its time.
+        """
+        parent = self.node.data.pids("parent")
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
             return call(*args)
         finally:
+            cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+            if parent == self.node.data.pids("parent"):
+                took = {"wall": wall, "cpu": cpu}
+            else:
+                took = {"start_wall": wall, "start_cpu": cpu}
             self._hooks += 1
-            for what, took in (
-                ("cpu", time.thread_time() - cpu),
-                ("wall", time.perf_counter() - wall),
-            ):
-                if took > self._longest[what][0]:
-                    self._longest[what] = took, call.__name__
+            for what, seconds in took.items():
+                self._longest[what] = max(self._longest[what], seconds)
 
     def step(self, copy: Callable[[Any], bool] = lambda operation: True) -> None:
         """The end of a step: what it copies, and the report of that.

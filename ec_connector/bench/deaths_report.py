@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ec_connector.bench.ack import percentile
+from ec_connector.bench.deaths_engines import LONGEST
 from ec_connector.bench.rows import Row, machine
 
 Role = Literal["server", "reader", "spare", "parent"]
@@ -59,10 +60,13 @@ class DeathsReport:
         """Whether nothing is wrong."""
         return not self.wrong
 
-    def longest(self, what: str) -> tuple[float, str]:
-        """The longest hook of either engine: seconds of ``wall`` or ``cpu`` time, and its name."""
-        found = [last["longest"][what] for last in self.lasts if last]
-        return max(found, default=(0.0, ""))
+    def longest_ms(self) -> dict[str, float]:
+        """The longest hooks of either engine; see ``deaths_engines.LONGEST``."""
+        found = [last["longest"] for last in self.lasts if last]
+        return {
+            what: round(max((longest[what] for longest in found), default=0.0) * 1e3, 2)
+            for what in LONGEST
+        }
 
     def table(self) -> list[dict[str, Any]]:
         """A line for each role and signal, and one for all."""
@@ -90,7 +94,6 @@ class DeathsReport:
 
     def document(self) -> dict[str, Any]:
         """As in the machine-readable output."""
-        wall, cpu = self.longest("wall"), self.longest("cpu")
         return {
             "machine": machine(),
             "rows": [row.document() for row in self.rows()],
@@ -102,8 +105,7 @@ class DeathsReport:
                 "wrong": self.wrong,
                 "requests": self.outcomes,
                 "table": self.table(),
-                "longest_hook_ms": {"wall": round(wall[0] * 1e3, 2), "hook": wall[1]},
-                "longest_hook_cpu_ms": {"cpu": round(cpu[0] * 1e3, 2), "hook": cpu[1]},
+                "longest_hook_ms": self.longest_ms(),
                 "hooks": sum(last["hooks"] for last in self.lasts if last),
             },
         }
@@ -122,9 +124,12 @@ class DeathsReport:
         console.print(table)
         said = ", ".join(f"{number} {what}" for what, number in sorted(self.outcomes.items()))
         console.print(f"requests: {said}; every encoding that landed was compared", markup=False)
-        for what in ("wall", "cpu"):
-            took, hook = self.longest(what)
-            console.print(f"longest hook, {what} time: {took * 1e3:.2f} ms ({hook})", markup=False)
+        took = self.longest_ms()
+        console.print(
+            f"longest hook: {took['wall']} ms, of which it computed {took['cpu']} ms at most; "
+            f"one that starts a parent: {took['start_wall']} ms, {took['start_cpu']} ms",
+            markup=False,
+        )
         for text in self.wrong or ["nothing is wrong, and nothing is left"]:
             console.print(text, markup=False)
 
