@@ -76,6 +76,24 @@ def a_loan_that_is_retired_and_ends_with_its_reader(world: Instances) -> None:
 
 
 @case(None)
+def a_reader_that_was_killed_and_does_not_exit_for_long(world: Instances) -> None:
+    """What it was lent counts as lost; another one fetches, and then it exits."""
+    consumer = world.consumer
+    loan, _ = world.reading("a")
+    consumer.processes.condemn(loan.reader, "replaced")
+    consumer.look()
+    consumer.loans.killed(loan.reader, world.clock())
+    for _ in range(4):
+        world.tick(world.timing.stall_s / 3)
+    assert loan.state == "lost"
+    world.fetch("b", waiter="r2")
+    world.tick(world.timing.quarantine_s)
+    assert loan.state == "retired"
+    consumer.kill(loan.reader)
+    consumer.save("c")
+
+
+@case(None)
 def a_loan_that_the_reader_cannot_be_told_of(world: Instances) -> None:
     consumer = world.consumer
     consumer.waiters.fetch("a", PRODUCER, 64, None, "r", world.clock())
