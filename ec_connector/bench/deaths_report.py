@@ -27,12 +27,14 @@ class Death:
         served_s: From then until an encoding that was asked for later had landed; None:
             none did.
         fell_back: Requests that ended without their encoding until the round was over.
+        whole: Whether everybody was there, or successors of others were still starting.
     """
 
     role: Role
     signal: str
     served_s: float | None
     fell_back: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +82,18 @@ class DeathsReport:
     def rows(self) -> list[Row]:
         """As other benchmarks: until served again, beside an instance's start."""
         start_ms = max((last["start_s"] for last in self.lasts if last), default=0.0) * 1e3
-        stops = [d for d in self.deaths if d.signal == "SIGSTOP"]
-        others = [d for d in self.deaths if d.signal != "SIGSTOP"]
         rows = []
-        for name, those in (("killed", others), ("stopped, and found", stops)):
-            served = [d.served_s * 1e3 for d in those if d.served_s is not None]
-            for percent in (50, 99):
-                if served:
-                    case = f"one is {name}: p{percent} until served again, beside a start"
-                    value = _percentile(served, percent)
-                    rows.append(Row("deaths", case, value, start_ms, "ms"))
+        for name, stopped in (("killed", False), ("stopped, and found", True)):
+            for state, whole in (("everybody is there", True), ("others still start", False)):
+                served = [
+                    d.served_s * 1e3
+                    for d in self.deaths
+                    if d.served_s is not None
+                    and (d.signal == "SIGSTOP", d.whole) == (stopped, whole)
+                ]
+                for percent in (50, 99) if served else ():
+                    case = f"one is {name}, {state}: p{percent} until served, beside a start"
+                    rows.append(Row("deaths", case, _percentile(served, percent), start_ms, "ms"))
         return rows
 
     def document(self) -> dict[str, Any]:
@@ -122,6 +126,9 @@ class DeathsReport:
             counts = [str(line[n]) for n in ("deaths", "unnoticed", "fell_back", "not_served")]
             table.add_row(line["role"], line["signal"], *counts, *times)
         console.print(table)
+        for row in self.rows():
+            times = f"{row.ours:.0f} ms, {row.baseline:.0f} ms"
+            console.print(f"{row.case}: {times}", markup=False)
         said = ", ".join(f"{number} {what}" for what, number in sorted(self.outcomes.items()))
         console.print(f"requests: {said}; every encoding that landed was compared", markup=False)
         took = self.longest_ms()
