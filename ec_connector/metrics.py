@@ -71,6 +71,12 @@ def _families() -> dict[str, Family]:
         Family("vllm:ec_open_grants", "gauge", "Producer: READs of peers that may be running."),
         Family("vllm:ec_active_reads", "gauge", "Consumer: READs that are running."),
         Family(
+            "vllm:ec_stuck_processes",
+            "gauge",
+            "Data processes that were killed and do not exit. What a reader among them was lent "
+            "is quarantined or retired until it does.",
+        ),
+        Family(
             "vllm:ec_items",
             "counter",
             "Encodings that a step needed. hit: loaded from the tier. miss: encoded.",
@@ -234,6 +240,7 @@ class StatsSource:
         others = {
             "vllm:ec_open_grants": figures.gauge("open_grants") if figures else 0,
             "vllm:ec_active_reads": figures.gauge("active_reads") if figures else 0,
+            "vllm:ec_stuck_processes": data.stuck if data else 0,
         }
         blocks["held"] = tier.num_blocks - sum(blocks.values())
         return {

@@ -58,6 +58,7 @@ class Loan:
         wanted: What is fetched.
         relent: How many loans for the same fetch ended with their reader.
         lost_at: When its READ was lost, seconds; when it was made, before.
+        due: When its reader should have said how it ended, or have exited, at the latest.
         state: State of the loan lifecycle.
     """
 
@@ -69,6 +70,7 @@ class Loan:
     wanted: Wanted
     relent: int
     lost_at: float
+    due: float
     state: str = LOAN.initial
 
     @property
@@ -102,6 +104,16 @@ class TakeBack:
     loan_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class EndReader:
+    """Have the reader killed: it says nothing of a loan (EC-14.13)."""
+
+    reader: int
+
+
+Command = Lend | TakeBack | EndReader
+
+
 @dataclass(slots=True)
 class _Suspect:
     """A producer that has done harm, and for how long it is left alone."""
@@ -116,7 +128,7 @@ class Loans:
 
     Args:
         tier: The region's tier.
-        timing: ``quarantine_s`` is used.
+        timing: Timers; see ``Loan.due`` and ``tick``.
 
     Attributes:
         counters: What became of loans and words, by name.
@@ -130,10 +142,12 @@ class Loans:
         self.counters: Counter[str] = Counter()
         self.on_landed: Callable[[Wanted, Entry, float], None] = lambda _w, _e, _n: None
         self.on_failed: Callable[[Wanted], None] = lambda _w: None
-        self._commands: list[Lend | TakeBack] = []
+        self._commands: list[Command] = []
         self._loans: dict[int, Loan] = {}
         self._by_hash: dict[str, Loan] = {}  # those that are lent
         self._working: list[int] = []
+        self._killed: set[int] = set()  # and not exited yet
+        self._ticked_at = 0.0
         self._suspects: dict[Address, _Suspect] = {}
         self._ids = itertools.count(1)
         tier.recorder.facts("loans", quarantine_s=timing.quarantine_s)
@@ -142,8 +156,8 @@ class Loans:
         """Loans that are open: lent, lost or retired."""
         return len(self._loans)
 
-    def drain(self) -> list[Lend | TakeBack]:
-        """Take what is to be said to the readers, in order."""
+    def drain(self) -> list[Command]:
+        """Take what is to be said to the readers and of them, in order."""
         commands, self._commands = self._commands, []
         return commands
 
@@ -167,7 +181,7 @@ class Loans:
         One whose READ is lost gets no new work, whoever still counts it (EC-14.9).
         """
         lost = {loan.reader for loan in self._loans.values() if loan.state != "lent"}
-        self._working = [number for number in readers if number not in lost]
+        self._working = [n for n in readers if n not in lost and n not in self._killed]
 
     def heard(self, reader: int, word: str, loan_id: int, now: float) -> None:
         """Action ``Landed``, ``Failed``, ``Lost`` or ``Proven``: a reader says so.
@@ -189,26 +203,45 @@ class Loans:
             self.counters["readers_busy"] += 1
             self._move(loan, "failed", "Failed", now)
 
+    def killed(self, reader: int, now: float) -> None:
+        """The reader was killed: it is lent nothing, and is to exit within ``stall_s``."""
+        self._killed.add(reader)
+        self._working = [number for number in self._working if number != reader]
+        for loan in self._loans.values():
+            if loan.reader == reader:
+                loan.due = min(loan.due, now + self.timing.stall_s)
+
     def exited(self, reader: int, now: float) -> None:
-        """Action ``Exited``: the kernel says that the reader is gone (EC-14.8)."""
+        """Action ``Exited``: the kernel says that the reader is gone (EC-14.8).
+
+        Whose doing it was: of all that it was reading from, unless it had lost a READ, for
+        which it was to be killed. Then others were in bad company, and that is all.
+        """
+        self._killed.discard(reader)
         self._working = [number for number in self._working if number != reader]
         mine = [loan for loan in self._loans.values() if loan.reader == reader]
-        for source in {loan.wanted.source for loan in mine if loan.state == "lent"}:
-            self._harm(source, now)
+        if all(loan.state == "lent" for loan in mine):
+            for source in {loan.wanted.source for loan in mine}:
+                self._harm(source, now)
         for loan in mine:
             self._move(loan, "exited", "Exited", now)
 
     # ------------------------------------------------------------------------- time
     def tick(self, now: float) -> None:
-        """Action ``RetireLoan``: no proof came within ``quarantine_s`` (EC-14.9)."""
+        """Action ``Overdue``: its reader neither says anything nor exits (EC-14.13).
+
+        Action ``RetireLoan``: no proof came within ``quarantine_s`` (EC-14.9).
+        """
+        # What was said while no step was taken may not have been heard yet (EC-14.11).
+        looked, self._ticked_at = now - self._ticked_at <= self.timing.stall_s, now
         for loan in list(self._loans.values()):
+            if loan.state == "lent" and now >= loan.due and looked:
+                if loan.reader not in self._killed:
+                    self.killed(loan.reader, now)
+                    self._commands.append(EndReader(loan.reader))
+                self._move(loan, "overdue", "Overdue", now)
             if loan.state == "lost" and now >= loan.lost_at + self.timing.quarantine_s:
                 self._move(loan, "retire", "RetireLoan", now)
-
-    def next_deadline(self) -> float | None:
-        """When ``tick`` has something to do next."""
-        lost = [loan.lost_at for loan in self._loans.values() if loan.state == "lost"]
-        return min(lost) + self.timing.quarantine_s if lost else None
 
     # --------------------------------------------------------------------- internals
     def _lend(self, wanted: Wanted, relent: int, now: float) -> bool:
@@ -223,7 +256,8 @@ class Loans:
         if entry is None:
             self.counters["no_room"] += 1
             return False
-        loan = Loan(next(self._ids), entry, reader, wanted, relent, now)
+        due = wanted.deadline + self.timing.read_timeout_s + self.timing.stall_s
+        loan = Loan(next(self._ids), entry, reader, wanted, relent, now, due)
         self._loans[loan.loan_id] = self._by_hash[wanted.mm_hash] = loan
         self.tier.begin_write(entry, ("loan", loan.loan_id))
         self.tier.recorder.touch(loan)
@@ -264,6 +298,15 @@ class Loans:
             suspect.not_before = now + suspect.pause_s
             suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
 
+    def _has_lost_before(self, loan: Loan) -> bool:
+        """Whether its reader had lost a READ of the same producer: one end, one harm."""
+        return any(
+            other is not loan
+            and other.state != "lent"
+            and (other.reader, other.wanted.source) == (loan.reader, loan.wanted.source)
+            for other in self._loans.values()
+        )
+
     def _move(self, loan: Loan, event: str, action: str, now: float) -> None:
         tier, entry = self.tier, loan.entry
         writer: Writer = ("loan", loan.loan_id)
@@ -302,7 +345,8 @@ class Loans:
             return
         if effect == "quarantine":
             self._working = [number for number in self._working if number != loan.reader]
-            self._harm(wanted.source, now)
+            if not self._has_lost_before(loan):
+                self._harm(wanted.source, now)
         again = event == "exited" and loan.relent < MAX_RELENT
         worth = bool(wanted.waiters) and now + self.timing.ack_timeout_s < wanted.deadline
         if again and worth and self._lend(wanted, loan.relent + 1, now):

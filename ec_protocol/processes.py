@@ -13,8 +13,9 @@ it is, and does what it is answered: start one, let one take work, kill one. The
 - one that dies again and again is started later and later, until one has worked for
   ``lived_s`` (EC-14.12);
 - time in which the parent stood still itself is nobody's fault (EC-14.11);
-- there are never more than twice as many as are wanted, those included that were killed
-  and do not end.
+- one that was killed and has not exited after ``stall_s`` is *stuck*: somebody is told, and
+  the others go on without it (EC-14.13);
+- there are never more than twice as many as are wanted, those included that are stuck.
 
 No thread, no clock, no process of its own.
 """
@@ -72,7 +73,14 @@ class KillProcess:
     reason: str
 
 
-Command = StartProcess | TakePlace | KillProcess
+@dataclass(frozen=True, slots=True)
+class ReportStuck:
+    """It was killed and has not exited, and may never: an operator should know."""
+
+    process: int
+
+
+Command = StartProcess | TakePlace | KillProcess | ReportStuck
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +93,9 @@ class _Process:
     beat_at: float
     took_at: float | None = None
     drained_at: float = 0.0
+    condemned: str = ""
+    killed_at: float = 0.0
+    stuck: bool = False
     state: str = PROCESS.initial
 
     @property
@@ -176,6 +187,7 @@ class Processes:
             one.beat_at = min(one.beat_at + seconds, now)
             one.started_at = min(one.started_at + seconds, now)
             one.drained_at = min(one.drained_at + seconds, now)
+            one.killed_at = min(one.killed_at + seconds, now)
             if one.took_at is not None:
                 one.took_at = min(one.took_at + seconds, now)
 
@@ -186,6 +198,15 @@ class Processes:
             self._move(one, "drain", "DrainProcess")
             one.drained_at = now
             self.counters["drained"] += 1
+
+    def condemn(self, process: int, reason: str) -> None:
+        """It does what it must not: it is killed next. Nothing if it was killed already."""
+        self._known(process).condemned = reason
+
+    @property
+    def stuck(self) -> list[int]:
+        """Those that were killed and do not exit."""
+        return [one.number for one in self._all.values() if one.stuck]
 
     def exited(self, process: int, now: float) -> None:
         """The kernel says that it is gone."""
@@ -222,7 +243,12 @@ class Processes:
             reason = self._doomed(one, now)
             if reason is not None and self._move(one, "kill", "KillProcess") == "sigkill":
                 self.counters[f"killed_{reason}"] += 1
+                one.killed_at = now
                 commands.append(KillProcess(one.number, reason))
+            elif self._may_be_stuck(one) and now >= self._stuck_at(one):
+                one.stuck = True
+                self.counters["stuck"] += 1
+                commands.append(ReportStuck(one.number))
         if not self.stopping:
             for kind, wanted in self.wanted.items():
                 commands += self._fill(kind, wanted, now)
@@ -231,6 +257,7 @@ class Processes:
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do next, unless something happens before."""
         due = [self._doom_at(one) for one in self._all.values() if one.state != "killed"]
+        due += [self._stuck_at(one) for one in self._all.values() if self._may_be_stuck(one)]
         if not self.stopping:
             due += [at for kind, at in self._not_before.items() if self._lacking(kind)]
         return min(due, default=None)
@@ -279,11 +306,19 @@ class Processes:
             return min(stalled, one.drained_at + self.timing.drain_s)
         return stalled
 
+    def _may_be_stuck(self, one: _Process) -> bool:
+        return one.state == "killed" and not one.stuck and not self.stopping
+
+    def _stuck_at(self, one: _Process) -> float:
+        return one.killed_at + self.timing.stall_s
+
     def _doomed(self, one: _Process, now: float) -> str | None:
         if one.state == "killed":
             return None
         if self.stopping:
             return "at_the_end"
+        if one.condemned:
+            return one.condemned
         if now < self._doom_at(one):
             return None
         if one.state == "starting":

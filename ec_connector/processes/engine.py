@@ -73,6 +73,7 @@ class _Data:
         self.pidfd = pidfd
         self.status = status
         self.suspected = False
+        self.killed_at = float("inf")
 
     def close(self) -> None:
         self.channel.close()
@@ -176,7 +177,7 @@ class DataProcesses:
     @property
     def address(self) -> Address | None:
         """Where consumers reach this producer; None while nobody serves."""
-        return self._address
+        return None if self._stuck("server") else self._address
 
     def pids(self, kind: str) -> list[int]:
         """Process ids of those that work: ``server`` or ``reader``; or of the ``parent``."""
@@ -202,9 +203,8 @@ class DataProcesses:
             else:
                 self._hear(data, now)
         self.link.turn(now)
-        overdrawn = self.link.overdrawn(now)
-        if overdrawn is not None:
-            self._replace(overdrawn, f"server {overdrawn} keeps too much")
+        for process, why in self.link.to_end(now):
+            self._replace(process, why)
         if now >= self._watch_at:
             self._watch_at = now + self._parent.look_s
             self._parent.watch(now)
@@ -220,7 +220,7 @@ class DataProcesses:
             if isinstance(message, words.Up):
                 self._up(message, fds)
             elif isinstance(message, words.Leaving):
-                self.link.reader_leaves(message.process)
+                self._leaves(message, now)
             else:
                 logger.log(message.level, "%s: %s", message.who, message.text)
                 if self._starting and message.level >= logging.ERROR:
@@ -259,6 +259,24 @@ class DataProcesses:
             # Whoever serves after it is to be found where it was.
             bind = (self._spec.bind[0], up.bound)
             self._spec = msgspec.structs.replace(self._spec, bind=bind)
+
+    def _leaves(self, leaving: words.Leaving, now: float) -> None:
+        data = self._data.get(leaving.process)
+        if data is None:
+            return
+        self.link.reader_leaves(data.number)
+        if leaving.killed:
+            data.killed_at = min(data.killed_at, now)
+            self.link.reader_killed(data.number, now)
+
+    @property
+    def stuck(self) -> int:
+        """Data processes that were killed and do not exit (EC-14.13)."""
+        return self._stuck("server") + self._stuck("reader")
+
+    def _stuck(self, kind: str) -> int:
+        bound = self._clock() - self._timing.stall_s
+        return sum(d.killed_at <= bound for d in self._data.values() if d.kind == kind)
 
     def _hear(self, data: _Data, now: float) -> None:
         if data.kind == "reader":
@@ -307,10 +325,16 @@ class DataProcesses:
             self._channel.close()
             self._channel = None
         self._parent.gone(now)
+        for data in self._data.values():  # it takes them along
+            self._leaves(words.Leaving(data.number, killed=True), now)
 
     def _again(self, now: float) -> None:
-        """Another parent, when the children of the old one are gone (EC-14.6)."""
-        if self._data or not self._parent.due(now):
+        """Another parent, when the children of the old one are gone, or are stuck.
+
+        A server of the old one that is stuck keeps the ledger, and with it every other
+        server away (EC-14.6); readers go on.
+        """
+        if len(self._data) > self.stuck or not self._parent.due(now):
             return
         try:
             self._start_parent()

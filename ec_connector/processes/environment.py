@@ -18,9 +18,19 @@ _BEGINNINGS: Final = ("CUDA_", "IBV_", "LC_", "MLX5_", "NIXL_", "NVIDIA_", "PYTH
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What data processes are given of the host's environment."""
-    return {
+    """What data processes are given of the host's environment.
+
+    The region is host memory. Where there is a GPU, UCX would make a context on it all the
+    same and hold its devices open, unless it leaves those modules alone.
+    """
+    found = {
         name: value
         for name, value in environ.items()
         if name in _NAMES or name.startswith(_BEGINNINGS)
     }
+    return {"UCX_MODULES": "^cuda", **found}
+
+
+def sharing_in(folder: str) -> dict[str, str]:
+    """What a data process is given besides: where it shares memory under a name."""
+    return {"UCX_POSIX_DIR": folder} if folder else {}

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from ec_connector.events.log import EventLog
 from ec_protocol.engine import Engine
-from ec_protocol.loans import Lend, Loans
+from ec_protocol.loans import EndReader, Lend, Loans
 from ec_protocol.offers.engine import Offers
 from ec_protocol.offers.table import Ledger, OfferTable, SlotLocks
 from ec_protocol.p2p import words
@@ -58,6 +58,7 @@ class Link:
         self.events: EventLog | None = None
         self._readers: dict[int, End] = {}
         self._leaving: set[int] = set()
+        self._to_end: list[tuple[int, str]] = []
         self._server: tuple[int, End] | None = None
         self._served = False
         self._refused = 0
@@ -115,6 +116,11 @@ class Link:
             self._leaving.add(process)
             self._choose()
 
+    def reader_killed(self, process: int, now: float) -> None:
+        """A reader was killed, and is to exit; nothing if it is gone by now."""
+        if process in self._readers and self.loans is not None:
+            self.loans.killed(process, now)
+
     def exited(self, process: int, now: float) -> None:
         """The kernel says so: it moves no byte any more (EC-14.8)."""
         if self._server is not None and self._server[0] == process:
@@ -152,16 +158,22 @@ class Link:
         if self.events is not None and self.events.pending:
             self.say_events()
 
-    def overdrawn(self, now: float) -> int | None:
-        """A server that keeps more than it may, and is not ours any more."""
-        offers = self.offers
-        if offers is None or self._server is None or now < self._watch_at:
-            return None
+    def to_end(self, now: float) -> list[tuple[int, str]]:
+        """Take those that are to be killed, and why.
+
+        A reader that says nothing of what it was lent (EC-14.13), and a server that keeps
+        more than it may and is not ours any more (EC-14.5).
+        """
+        found, self._to_end = self._to_end, []
+        offers, server = self.offers, self._server
+        if offers is None or server is None or now < self._watch_at:
+            return found
         refused = offers.counters["slots_granted"]
-        if refused == self._refused:
-            return None
-        self._refused, self._watch_at = refused, now + _WATCH_S
-        return self._server[0] if offers.overdrawn(now) else None
+        if refused != self._refused:
+            self._refused, self._watch_at = refused, now + _WATCH_S
+            if offers.overdrawn(now):
+                found.append((server[0], f"server {server[0]} keeps too much"))
+        return found
 
     def say_events(self) -> None:
         """Hand on what waits to be published, as much as is taken."""
@@ -183,6 +195,10 @@ class Link:
     def _lend(self, loans: Loans, now: float) -> None:
         while commands := loans.drain():
             for what in commands:
+                if isinstance(what, EndReader):
+                    text = f"reader {what.reader} says nothing of what it was lent"
+                    self._to_end.append((what.reader, text))
+                    continue
                 channel = self._readers.get(what.reader)
                 if not isinstance(what, Lend):
                     # Unsaid it costs a READ that nobody needs.

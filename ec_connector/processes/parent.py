@@ -28,12 +28,15 @@ import msgspec
 from ec_connector.clock import boottime
 from ec_connector.processes.channel import Channel, channel_pair
 from ec_connector.processes.devices import VARIABLE
+from ec_connector.processes.environment import sharing_in
 from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
 from ec_connector.processes.spawn import settle, start, wait_readable
 from ec_connector.processes.spec import DataSpec, ParentSpec, command, read_spec, write_spec
+from ec_connector.region.scratch import remove
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import words
 from ec_protocol.processes import (
+    Command,
     KillProcess,
     Kind,
     Processes,
@@ -79,8 +82,12 @@ class _Child:
         instance = parent.instance
         devices = instance.server_devices if serves else instance.reader_devices
         more = {VARIABLE: devices} if devices else {}
+        self.scratch = instance.scratch and f"{instance.scratch}/{number}"
         fd, popen = -1, None
         try:
+            if self.scratch:
+                os.mkdir(self.scratch, 0o700)
+                more = {**more, **sharing_in(self.scratch)}
             fd = write_spec(data)
             title = [kind, str(number), parent.instance.engine_id]
             argv = command("ec_connector.processes.data", fd, title)
@@ -93,6 +100,7 @@ class _Child:
             ours.close()
             self.engine_end.close()
             status.close()
+            remove(self.scratch)
             raise
         finally:
             if fd >= 0:
@@ -116,6 +124,7 @@ class _Child:
         self.channel.close()
         self.engine_end.close()
         self.status.shared.close()
+        remove(self.scratch)
 
 
 class _Parent:
@@ -185,8 +194,8 @@ class _Parent:
             if isinstance(message, words.Stop):
                 self._stopping = True
             elif message.process in self._children:
-                self._trouble(logging.ERROR, f"{message.reason}: killed")
-                self._children[message.process].kill()
+                self._trouble(logging.ERROR, message.reason)
+                self.processes.condemn(message.process, "replaced")
         for child in list(self._children.values()):
             self._hear(child)
         # Exits last: what they said before they went is heard first.
@@ -205,7 +214,7 @@ class _Parent:
                 if message.version != words.VERSION:
                     text = f"{child.kind} {number} speaks version {message.version}, not ours"
                     self._trouble(logging.ERROR, text + ": restart the instance")
-                    child.kill()
+                    self.processes.condemn(number, "other_version")
                     continue
                 with contextlib.suppress(RemoteProtocolError):
                     self.processes.ready(number, now)
@@ -241,6 +250,8 @@ class _Parent:
         code = child.popen.returncode
         now = boottime()
         ours = child.number in self.processes.numbers("killed")
+        if child.number in self.processes.stuck:
+            self._trouble(logging.WARNING, f"{child.kind} {child.number} is gone after all")
         self.processes.exited(child.number, now)
         if not ours:
             how = f"signal {-code}" if code < 0 else f"exit {code}"
@@ -249,7 +260,7 @@ class _Parent:
             self._trouble(logging.ERROR, text, fatal=bool(child.failed) and not child.works)
         child.close()
 
-    def _do(self, what: StartProcess | TakePlace | KillProcess, now: float) -> None:
+    def _do(self, what: Command, now: float) -> None:
         if isinstance(what, StartProcess):
             try:
                 self._children[what.process] = _Child(self, what.process, what.kind)
@@ -260,12 +271,18 @@ class _Parent:
             bind = self.instance.bind
             port = bind[1] if what.kind == "server" and bind is not None else 0
             self._children[what.process].channel.say(words.Take(port))
+        elif isinstance(what, KillProcess):
+            child = self._children[what.process]
+            child.kill()
+            level = logging.INFO if what.reason == "drained" else logging.ERROR
+            self._trouble(level, f"{child.kind} {child.number} is killed: {what.reason}")
+            if child.works:
+                self._say(words.Leaving(child.number, killed=True))
         else:
-            child = self._children.get(what.process)
-            if child is not None:
-                child.kill()
-                level = logging.INFO if what.reason == "drained" else logging.ERROR
-                self._trouble(level, f"{child.kind} {child.number} is killed: {what.reason}")
+            child = self._children[what.process]
+            text = f"{child.kind} {child.number} (pid {child.popen.pid}) was killed and does not "
+            text += "exit: what it has been lent, or has granted, stays out of use until it does"
+            self._trouble(logging.ERROR, text)
 
     # ----------------------------------------------------------------------- the engine
     def _trouble(
@@ -335,8 +352,13 @@ class _Parent:
         self.processes.stop()
         for what in self.processes.tick(boottime()):
             self._do(what, boottime())
+        # Not for ever: one that the kernel cannot end is the engine's to report (EC-14.13).
+        until = boottime() + _GOODBYE_S
         for child in list(self._children.values()):
-            child.close()
+            if wait_readable(child.pidfd, until - boottime()):
+                child.close()
+        # The engine does the same, if it is there.
+        remove(self.instance.scratch)
 
 
 def main(argv: list[str]) -> None:

@@ -77,6 +77,7 @@ class Peer:
     Attributes:
         peer_id: Unique in the table for ever.
         key: Control address.
+        opened_at: When its connection was asked for, seconds.
         state: State of the peer lifecycle.
         incarnation: The producer process's own number once it is known; ``""``
             before, and for old producers.
@@ -92,6 +93,7 @@ class Peer:
 
     peer_id: int
     key: PeerKey
+    opened_at: float
     last_used: float
     state: str = PEER.initial
     incarnation: str = ""
@@ -116,6 +118,14 @@ class Peer:
         }
 
 
+@dataclass(slots=True)
+class _Loss:
+    """The last loss at an address: until when it rests, and how long that is."""
+
+    until: float
+    rest_s: float
+
+
 class PeerTable:
     """The current incarnation of each address, and older ones until they drain.
 
@@ -125,18 +135,21 @@ class PeerTable:
         commands: Where it asks for connections and their ends.
 
     Attributes:
-        cooldown_s: After a loss the address is not tried again for this long, so
-            that a dead producer costs each request nothing instead of a timeout.
+        cooldown_s: After a loss the address is not tried again for this long at most, so
+            that a dead producer costs each request nothing instead of a timeout. It is
+            less where the loss took less to see: one that refuses, as while another
+            process takes its place, may soon be there again.
     """
 
     def __init__(self, timing: Timing, recorder: Recorder, commands: list[Command]) -> None:
         self.cooldown_s = timing.heartbeat_timeout_s
         self._idle_s = IDLE_TTLS * timing.heartbeat_ttl_s
+        self._least_s = timing.retry_max_interval_s
         self._recorder = recorder
         self._commands = commands
         self._current: dict[PeerKey, Peer] = {}
         self._down: dict[int, Peer] = {}
-        self._lost_at: dict[PeerKey, float] = {}
+        self._losses: dict[PeerKey, _Loss] = {}
         self._ids = itertools.count(1)
 
     def current(self, key: PeerKey) -> Peer | None:
@@ -177,14 +190,15 @@ class PeerTable:
 
     def cooling(self, key: PeerKey, now: float) -> bool:
         """Whether the address was lost too recently to be tried."""
-        lost = self._lost_at.get(key)
-        return lost is not None and now < lost + self.cooldown_s
+        loss = self._losses.get(key)
+        return loss is not None and now < loss.until
 
     def open(self, key: PeerKey, now: float) -> Peer:
         """A new incarnation in ``connecting``."""
-        peer = Peer(next(self._ids), key, now)
+        peer = Peer(next(self._ids), key, now, now)
         self._current[key] = peer
-        self._lost_at.pop(key, None)
+        if key in self._losses:
+            self._losses[key].until = now
         self._record(peer, "PeerOpen")
         return peer
 
@@ -219,13 +233,21 @@ class PeerTable:
 
     def down(self, peer: Peer, event: str, now: float) -> None:
         """Action ``PeerDown`` by ``lost``, ``replaced`` or ``close``: nothing new is sent."""
+        tried = now - peer.opened_at if peer.state == "connecting" else 0.0
         self._recorder.move(peer, event)
         if self._current.get(peer.key) is peer:
             del self._current[peer.key]
         self._down[peer.peer_id] = peer
         if event == "lost":
-            self._lost_at[peer.key] = now
+            self._rest(peer.key, tried, now)
         self._record(peer, "PeerDown")
+
+    def _rest(self, key: PeerKey, tried: float, now: float) -> None:
+        """An address is left alone: as long as it was tried in vain, and twice the last time."""
+        last = self._losses.get(key)
+        rest_s = max(tried, self._least_s, 0.0 if last is None else 2 * last.rest_s)
+        rest_s = min(rest_s, self.cooldown_s)
+        self._losses[key] = _Loss(now + rest_s, rest_s)
 
     def drain(self, peer: Peer) -> bool:
         """Action ``PeerDrained``, if nothing refers to the incarnation any more."""
@@ -237,9 +259,9 @@ class PeerTable:
         return True
 
     def forget_losses(self, now: float) -> None:
-        """Drop cool-downs that are over, so that the table does not grow with time."""
-        for key in [k for k, lost in self._lost_at.items() if now >= lost + self.cooldown_s]:
-            del self._lost_at[key]
+        """Drop losses that another one does not follow, so that the table does not grow."""
+        for key in [k for k, loss in self._losses.items() if now >= loss.until + self.cooldown_s]:
+            del self._losses[key]
 
     def _record(self, peer: Peer, action: str) -> None:
         self._recorder.action(action, peer, peer=peer.peer_id)

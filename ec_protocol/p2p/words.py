@@ -152,9 +152,15 @@ class Up(_Said, tag=True, frozen=True):
 
 
 class Leaving(_Said, tag=True, frozen=True):
-    """A reader gets no new work."""
+    """A process gets no new work.
+
+    Attributes:
+        process: Its number.
+        killed: It was killed, and is to exit soon.
+    """
 
     process: int
+    killed: bool = False
 
 
 class Trouble(_Said, tag=True, frozen=True):

@@ -189,6 +189,7 @@ ARGUMENTS: Final[Mapping[str, _Fields]] = MappingProxyType(
         "Lost": _LOAN,
         "Proven": _LOAN,
         "Exited": _LOAN,
+        "Overdue": _LOAN,
         "RetireLoan": _LOAN,
         "StartProcess": _PROCESS,
         "ProcessReady": _PROCESS,

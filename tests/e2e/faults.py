@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
 from tests.e2e.ask import Answer, ask, ask_all, reference_parts, walk_away
@@ -153,39 +153,44 @@ def data_killed(
     *during, last = traffic
     hosts = [(server, set(server.hosts())) for server in (producer, decoder)]
 
-    def kill_until(done: threading.Event, killed: list[str]) -> None:
-        # Each parent once: the pause before the next one grows.
-        parents = [(decoder, "ec-parent"), (producer, "ec-parent")]
-        workers = itertools.cycle([(decoder, "ec-reader"), (producer, "ec-server")])
-        victims = itertools.chain(itertools.islice(workers, 2), parents, workers)
-        while not done.wait(PAUSE_S):
-            server, kind = next(victims)
-            for pid in server.data(kind)[:1]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    killed.append(kind)
+    # Each parent once: the pause before the next one grows.
+    parents = [(decoder, "ec-parent"), (producer, "ec-parent")]
+    workers = itertools.cycle([(decoder, "ec-reader"), (producer, "ec-server")])
+    victims = itertools.chain(itertools.islice(workers, 2), parents, workers)
+
+    def kill_one(killed: list[str]) -> None:
+        server, kind = next(victims)
+        for pid in server.data(kind)[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(kind)
 
     def complete() -> bool:
         # One that works and one that stands by; two readers that work.
         return len(producer.data("ec-server")) == 2 and len(decoder.data("ec-reader")) == 3
 
     def body(row: Row) -> None:
-        done, killed = threading.Event(), list[str]()
-        killer = threading.Thread(target=kill_until, args=(done, killed))
-        killer.start()
-        try:
-            oracle.judge(row, each(during), ask_all(proxy.url, each(during), 3))
-        finally:
-            done.set()
-            killer.join()
+        killed = list[str]()
+        with ThreadPoolExecutor(1) as pool:
+            # However fast the servers are: some die in each round.
+            for first in range(0, len(during), 2):
+                wanted = each(during[first : first + 2])
+                asked = pool.submit(ask_all, proxy.url, wanted, 2)
+                while True:
+                    kill_one(killed)
+                    if wait([asked], PAUSE_S).done:
+                        break
+                oracle.judge(row, wanted, asked.result())
         since = time.monotonic()
         while not complete():
             if time.monotonic() > since + NOTICED_S:
                 there = [producer.data("ec-server"), decoder.data("ec-reader")]
                 raise ServerError(f"{NOTICED_S:.0f} s after the last kill there are {there}")
             # An engine notices in its steps that their parent is gone, and takes none idle.
-            for server in (producer, decoder):
-                oracle.judge(row, each([known]), [ask(server.url, (known,))])
+            # A producer's answer has no tokens.
+            encoded = ask(producer.url, (known,))
+            row.expect(encoded.status == 200, f"the producer answered HTTP {encoded.status}")
+            oracle.judge(row, each([known]), [ask(decoder.url, (known,))])
         row.notes.append(
             f"{len(killed)} killed: {', '.join(killed)}; all there again "
             f"{time.monotonic() - since:.1f} s after the last"
@@ -203,6 +208,36 @@ def data_killed(
         body,
         lambda row: row.remote + row.recomputed >= len(traffic),
     )
+
+
+def engine_killed(servers: Sequence[Server], oracle: Oracle, number: int) -> Row:
+    """Kill -9 of the engine's process alone, with a request under way: nothing is left.
+
+    Args:
+        servers: One after the other; each ends by itself, with all of its processes.
+        oracle: The right answer, if one comes.
+        number: A picture to ask for at that moment.
+    """
+
+    def body(row: Row) -> None:
+        for server in servers:
+            regions = server.regions()
+            row.expect(bool(regions), f"{server.name} has no region")
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(ask, server.url, (number,))
+                took = server.kill_engine()
+                answer = asked.result()
+            row.requests += 1
+            if answer.status == 200 and not answer.same(oracle[number,]):
+                row.wrong += 1
+            row.notes.append(
+                f"{server.name} was gone {took:.1f} s after its engine; the request under way "
+                f"had HTTP {answer.status}"
+            )
+            left = wait_gone(regions)
+            row.expect(not left, f"{server.name} left behind: {left}")
+
+    return measured("kill -9 the engine alone", None, body)
 
 
 def engine_frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:

@@ -3,86 +3,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from ec_protocol import loans as module
-from ec_protocol.loans import Lend, Loan, Loans, TakeBack
+from ec_protocol.loans import EndReader, Lend, Loan, TakeBack
 from ec_protocol.tables.dispatch import LOAN
-from ec_protocol.tables.timing import Timing
-from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.entry import Entry
-from ec_protocol.tier.holds import HoldTable
-from ec_protocol.trace import Trace
-from ec_protocol.waiters import Address, FetchState, Waiters, Wanted
-from tests.recording import beside
-
-BLOCK = 64
-START = 1000.0
-GOOD: Address = ("good", 5601)
-BAD: Address = ("bad", 5601)
-
-
-class World:
-    """An engine's tier, its waiters and its loans; the readers are numbers."""
-
-    def __init__(self, blocks: int = 8, readers: tuple[int, ...] = (1, 2)) -> None:
-        self.now = START
-        self.timing = Timing()
-        self.records: list[Mapping[str, Any]] = []
-        write = beside(self.records.append)
-        self.tier = EncodingTier(blocks, BLOCK, Trace("e", lambda: self.now, write))
-        self.holds = HoldTable(self.tier)
-        self.loans = Loans(self.tier, self.timing)
-        counters: Counter[str] = Counter()
-        self.waiters = Waiters(self.loans, self.holds, self.timing, counters)
-        self.ended: list[tuple[str, str]] = []
-        self.loans.on_landed, self.loans.on_failed = self._landed, self._failed
-        self.loans.working(list(readers))
-
-    def _landed(self, wanted: Wanted, entry: Entry, now: float) -> None:
-        self.ended.append((wanted.mm_hash, "landed"))
-        self.waiters.landed(wanted, entry, now)
-
-    def _failed(self, wanted: Wanted) -> None:
-        self.ended.append((wanted.mm_hash, "failed"))
-        self.waiters.failed(wanted)
-
-    def fetch(self, name: str, source: Address = GOOD, waiter: str = "r") -> FetchState:
-        return self.waiters.fetch(name, source, BLOCK, None, waiter, self.now)
-
-    def lend(self, name: str = "h", source: Address = GOOD) -> Loan:
-        """A fetch for which blocks are lent."""
-        assert self.fetch(name, source, f"r-{name}") == "pending"
-        *_, last = self.loans.drain()
-        assert isinstance(last, Lend)
-        assert (last.reader, last.loan.wanted.mm_hash) == (last.loan.reader, name)
-        return last.loan
-
-    def says(self, word: str, loan: Loan, reader: int | None = None) -> None:
-        self.loans.heard(loan.reader if reader is None else reader, word, loan.loan_id, self.now)
-
-    def bring(self, state: str) -> Loan:
-        """A loan that is in a state of the table."""
-        loan = self.lend()
-        if state in ("lost", "retired"):
-            self.says("lost", loan)
-        if state == "retired":
-            self.now += self.timing.quarantine_s
-            self.loans.tick(self.now)
-        if state == "returned":
-            self.says("failed", loan)
-        assert loan.state == state
-        return loan
-
-    def picture(self) -> tuple[Any, ...]:
-        """Everything that a word might change."""
-        entries = [(e.mm_hash, e.state) for e in self.tier.entries()]
-        blocks = (self.tier.free_blocks, self.tier.retired_blocks)
-        return entries, blocks, len(self.loans), list(self.ended), self.loans.drain()
+from ec_protocol.waiters import Address, Wanted
+from tests.world.lending import BAD, BLOCK, GOOD, START, World, died
 
 
 @pytest.fixture
@@ -121,7 +50,6 @@ def test_what_is_lost_waits_for_a_proof_and_its_request_does_not(world: World) -
     loan = world.bring("lost")
     assert (loan.entry.state, world.ended) == ("quarantined", [("h", "failed")])
     assert (world.tier.free_blocks, len(world.loans)) == (7, 1)
-    assert world.loans.next_deadline() == START + world.timing.quarantine_s
 
 
 @pytest.mark.clause("EC-14.8")
@@ -165,26 +93,97 @@ def test_without_a_proof_blocks_are_retired_and_not_a_moment_before(world: World
     loan = world.bring("lost")
     world.loans.tick(START + world.timing.quarantine_s - 0.001)
     assert loan.state == "lost"
-    deadline = world.loans.next_deadline()
-    assert deadline is not None
+    deadline = START + world.timing.quarantine_s
     world.loans.tick(deadline)
     assert (loan.state, world.tier.retired_blocks, len(world.loans)) == ("retired", 1, 1)
-    assert world.loans.next_deadline() is None
     world.loans.tick(deadline + 1000)
     assert world.tier.retired_blocks == 1
     assert world.loans.counters["retireloan"] == 1
     world.tier.check()
 
 
-@pytest.mark.clause("EC-14.9")
-def test_the_next_deadline_is_the_earliest(world: World) -> None:
-    world.loans.working([1, 2, 3])
-    world.says("lost", world.lend("a"))
-    world.now += 5
-    world.says("lost", world.lend("b", BAD))
-    assert world.loans.next_deadline() == START + world.timing.quarantine_s
-    world.loans.tick(START + world.timing.quarantine_s)
-    assert world.loans.next_deadline() == START + 5 + world.timing.quarantine_s
+# ------------------------------------------------------------- a reader that does not end
+def pass_time(world: World, seconds: float) -> None:
+    """The engine takes steps all the while."""
+    end = world.now + seconds
+    while world.now < end:
+        world.now = min(end, world.now + world.timing.stall_s / 2)
+        world.loans.tick(world.now)
+
+
+@pytest.mark.clause("EC-14.13")
+def test_who_waits_for_a_reader_that_was_killed_and_does_not_exit_waits_no_more(
+    world: World,
+) -> None:
+    loan = world.lend()
+    world.loans.killed(loan.reader, world.now)
+    pass_time(world, world.timing.stall_s - 0.001)
+    assert (loan.state, world.ended) == ("lent", []), "it may still exit"
+    pass_time(world, 0.001)
+    assert (loan.state, loan.entry.state) == ("lost", "quarantined")
+    assert world.ended == [("h", "failed")]
+    assert world.loans.counters["overdue"] == 1
+    assert world.loans.drain() == [], "it was killed already"
+    # Its name is free, its blocks are not.
+    assert (world.tier.get("h"), world.tier.free_blocks) == (None, 7)
+    pass_time(world, world.timing.quarantine_s)
+    assert (loan.state, world.tier.retired_blocks) == ("retired", 1)
+    pass_time(world, 10 * world.timing.quarantine_s)
+    assert world.tier.free_blocks == 7, "time proves nothing"
+    world.loans.exited(loan.reader, world.now)
+    assert (loan.state, world.tier.free_blocks, world.tier.retired_blocks) == ("returned", 8, 0)
+    world.tier.check()
+
+
+@pytest.mark.clause("EC-14.13")
+def test_a_reader_that_was_killed_is_lent_nothing_whoever_still_counts_it(world: World) -> None:
+    reader = world.lend("a").reader
+    world.loans.killed(reader, world.now)
+    world.loans.working([1, 2])
+    assert {world.lend(name, (name, 1)).reader for name in "bcd"} == {3 - reader}
+    world.loans.exited(reader, world.now)
+    world.loans.working([1, 2])
+    assert len({world.lend(n, (f"host-{n}", 1)).reader for n in "efgh"}) >= 1
+
+
+@pytest.mark.clause("EC-14.13")
+def test_a_reader_that_says_nothing_of_a_loan_is_ended(world: World) -> None:
+    """It gives its signs of life, and has forgotten what it was lent."""
+    loan, timing = world.lend(), world.timing
+    pass_time(world, timing.fetch_budget_s + timing.read_timeout_s + timing.stall_s - 0.001)
+    assert loan.state == "lent"
+    pass_time(world, 0.001)
+    assert loan.state == "lost"
+    assert world.loans.drain() == [EndReader(loan.reader)]
+    pass_time(world, 1.0)
+    assert world.loans.drain() == [], "once"
+    assert world.lend("b", ("b", 1)).reader == 3 - loan.reader
+
+
+@pytest.mark.clause("EC-14.11")
+@pytest.mark.clause("EC-14.13")
+def test_nobody_is_late_while_no_step_is_taken(world: World) -> None:
+    """What was said meanwhile is heard in the step after it."""
+    loan = world.lend()
+    world.loans.tick(world.now)
+    world.loans.killed(loan.reader, world.now)
+    world.now += 1000.0
+    world.loans.tick(world.now)
+    assert loan.state == "lent"
+    world.loans.tick(world.now)
+    assert loan.state == "lost"
+
+
+@pytest.mark.clause("EC-14.7")
+@pytest.mark.parametrize("word", ["landed", "failed", "lost"])
+def test_a_word_about_what_is_overdue_comes_too_late(world: World, word: str) -> None:
+    """It may say so and go on: its exit is the proof."""
+    loan = world.lend()
+    world.loans.killed(loan.reader, world.now)
+    pass_time(world, world.timing.stall_s)
+    before = world.picture()
+    world.says(word, loan)
+    assert (world.picture(), world.loans.counters["stray_words"]) == (before, 1)
 
 
 # ------------------------------------------------------------------------ stray words
@@ -249,15 +248,6 @@ def test_a_late_word_of_a_dead_reader_does_nothing_to_the_next_loan(word: str) -
 
 
 # --------------------------------------------------------------------------- relending
-def died(world: World, loan: Loan) -> Loan | None:
-    """The reader of a loan dies and another one works; the loan that follows, if any."""
-    number = max(world.loans._working, default=loan.reader) + 1
-    world.loans.working([*world.loans._working, number])
-    world.loans.exited(loan.reader, world.now)
-    commands = world.loans.drain()
-    return commands[0].loan if commands and isinstance(commands[0], Lend) else None
-
-
 def test_a_fetch_whose_reader_died_is_lent_to_another_and_the_request_waits_on(
     world: World,
 ) -> None:
@@ -379,14 +369,6 @@ def test_a_reader_that_exited_gets_no_new_work(world: World) -> None:
     assert {world.lend(name).reader for name in "abcd"} == {2}
 
 
-def test_producers_are_spread_over_all_readers_but_the_last() -> None:
-    world = World(blocks=64, readers=(1, 2, 3, 4))
-    readers = {world.lend(f"h{n}", (f"host-{n}", 1)).reader for n in range(60)}
-    assert readers == {1, 2, 3}
-    same = {world.lend(f"s{n}").reader for n in range(4)}
-    assert len(same) == 1, "one producer has one reader"
-
-
 # ---------------------------------------------------------------------------- commands
 def test_a_reader_is_told_in_order_and_once(world: World) -> None:
     world.fetch("a")
@@ -435,157 +417,15 @@ def test_what_is_lost_was_told(world: World, state: str) -> None:
     assert (loan.state, world.loans.counters["readers_busy"]) == (state, 0)
 
 
-# ---------------------------------------------------------------------------- suspects
-def harm(world: World, source: Address, name: str) -> None:
-    """A READ from a producer is lost; its reader is replaced by the next one."""
-    loan = world.lend(name, source)
-    world.says("lost", loan)
-    replace(world, loan.reader)
-
-
-def replace(world: World, reader: int) -> None:
-    working = [number for number in world.loans._working if number != reader]
-    number = max([reader, *working]) + 1
-    world.loans.working([*working, number][-2:])
-    world.loans.exited(reader, world.now)
-
-
-def last(world: World) -> int:
-    return world.loans._working[-1]
-
-
-def test_whose_read_was_lost_is_suspect_and_has_the_last_reader_to_itself(world: World) -> None:
-    harm(world, BAD, "a")
-    clean = world.lend("b", GOOD)
-    suspect = world.lend("c", BAD)
-    assert (suspect.reader, clean.reader != suspect.reader) == (last(world), True)
-    for number in range(4):
-        assert world.lend(f"n{number}", (f"host-{number}", 1)).reader != last(world)
-
-
-def test_who_was_being_read_from_when_a_reader_died_is_suspect_too(world: World) -> None:
-    loan = world.lend("a", BAD)
-    assert loan.reader == 1
-    world.loans.working([1, 2, 3])
-    world.loans.exited(1, world.now)
-    (again,) = world.loans.drain()
-    assert isinstance(again, Lend)
-    assert (again.reader, world.loans.counters["harms"]) == (3, 1)
-
-
-def test_who_had_ended_before_its_reader_died_is_not(world: World) -> None:
-    world.says("landed", world.lend("a", BAD))
-    world.says("failed", world.lend("b", BAD))
-    world.loans.exited(1, world.now)
-    assert world.loans.counters["harms"] == 0
-
-
-def test_a_death_is_one_harm_however_many_fetches_it_ends(world: World) -> None:
-    for name in "abcd":
-        assert world.lend(name, BAD).reader == 1
-    world.loans.exited(1, world.now)
-    assert world.loans.counters["harms"] == 1
-
-
-def test_a_lost_read_is_not_held_against_its_producer_again_when_the_reader_exits(
-    world: World,
-) -> None:
-    loan = world.bring("lost")
-    world.loans.exited(loan.reader, world.now)
-    assert world.loans.counters["harms"] == 1
-
-
-def test_suspects_wait_for_each_other(world: World) -> None:
-    """Two at once on one reader: its death would not show whose doing it was."""
-    harm(world, BAD, "a")
-    harm(world, GOOD, "b")
-    first = world.lend("c", BAD)
-    assert world.fetch("d", GOOD) == "failed"
-    assert world.loans.counters["suspect_waits"] == 1
-    more = world.lend("e", BAD)
-    assert more.reader == first.reader, "its own fetches may be several"
-    world.says("failed", first)
-    assert world.fetch("f", GOOD, "f") == "failed", "one of them is still there"
-    world.says("failed", more)
-    assert world.lend("g", GOOD).reader == last(world)
-
-
-def test_a_suspect_waits_for_a_clean_fetch_on_the_only_reader(world: World) -> None:
-    harm(world, BAD, "a")
-    world.loans.working([last(world)])
-    clean = world.lend("b", GOOD)
-    assert world.fetch("c", BAD) == "failed"
-    world.says("landed", clean)
-    assert world.fetch("d", BAD) == "pending"
-
-
-def test_what_landed_forgives(world: World) -> None:
-    harm(world, BAD, "a")
-    world.says("landed", world.lend("b", BAD))
-    assert world.lend("c", BAD).reader != last(world)
-
-
-def test_what_merely_failed_does_not(world: World) -> None:
-    harm(world, BAD, "a")
-    world.says("failed", world.lend("b", BAD))
-    assert world.lend("c", BAD).reader == last(world)
-
-
-def test_who_does_harm_three_times_is_left_alone_and_longer_each_time(world: World) -> None:
-    for name in "ab":
-        harm(world, BAD, name)
-    assert world.fetch("x", BAD, "x") == "pending", "two are not enough"
-    world.says("failed", world.loans._by_hash["x"])
-    pauses = []
-    for number in range(9):
-        harm(world, BAD, f"h{number}")
-        since = world.now
-        assert world.fetch("y", BAD, f"y{number}") == "failed"
-        # The first moment at which it is fetched from again.
-        (suspect,) = world.loans._suspects.values()
-        world.now = suspect.not_before - 0.001
-        assert world.fetch("z", BAD, f"z{number}") == "failed"
-        world.now = suspect.not_before
-        pauses.append(world.now - since)
-    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600, 600]
-    assert world.loans.counters["left_alone"] == 18
-    assert world.lend("good", GOOD).reader != last(world), "others are not"
-
-
-def test_after_it_is_forgiven_the_count_begins_anew(world: World) -> None:
-    for name in "ab":
-        harm(world, BAD, name)
-    world.says("landed", world.lend("c", BAD))
-    for name in "de":
-        harm(world, BAD, name)
-        assert world.fetch(f"not-{name}", BAD, name) == "pending"
-        world.says("failed", world.loans._by_hash[f"not-{name}"])
-
-
-def test_a_fetch_of_who_is_left_alone_is_not_relent(world: World) -> None:
-    for name in "ab":
-        harm(world, BAD, name)
-    loan = world.lend("c", BAD)
-    assert died(world, loan) is None
-    assert world.loans.counters["left_alone"] == 1
-    assert ("c", "failed") in world.ended
-
-
-@pytest.mark.clause("EC-14.4")
-def test_suspects_have_a_bound_and_the_longest_quiet_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SUSPECTS", 3)
-    world = World()
-    for number in (1, 2, 3, 1, 4):
-        harm(world, (f"host-{number}", 1), f"h{number}-{world.loans.counters['harms']}")
-    assert [host for host, _ in world.loans._suspects] == ["host-3", "host-1", "host-4"]
-    assert [s.harms for s in world.loans._suspects.values()] == [1, 2, 1]
-
-
 # ------------------------------------------------------------------------------ traces
 MOVES: dict[str, Callable[[World], object]] = {
     "Landed": lambda world: world.says("landed", world.bring("lent")),
     "Failed": lambda world: world.says("failed", world.bring("lent")),
     "Lost": lambda world: world.bring("lost"),
+    "Overdue": lambda world: (
+        world.loans.killed(world.bring("lent").reader, world.now),
+        pass_time(world, world.timing.stall_s),
+    ),
     "Proven": lambda world: world.says("proven", world.bring("lost")),
     "RetireLoan": lambda world: world.bring("retired"),
     "Exited": lambda world: world.loans.exited(world.bring("lost").reader, world.now),

@@ -11,22 +11,28 @@ reader's end, of which the engine learns some time afterwards.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ec_protocol.loans import Lend, Loan, Loans, TakeBack
-from ec_protocol.processes import KillProcess, Processes, StartProcess, TakePlace, Wanted
+from ec_protocol.loans import EndReader, Lend, Loans
+from ec_protocol.processes import (
+    KillProcess,
+    Processes,
+    ReportStuck,
+    StartProcess,
+    TakePlace,
+    Wanted,
+)
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Recorder
 from ec_protocol.waiters import Address, Waiters
+from tests.ec_protocol.played_readers import Read, Reader, blocks_of
 from tests.recording import played
 
 BLOCK = 64
@@ -38,31 +44,6 @@ WAITERS = st.sampled_from(["r1", "r2", "r3"])
 SOURCES = st.sampled_from([(f"host-{number}", 1) for number in range(6)])
 PICK = st.integers(0, 99)
 TIMING = Timing(quarantine_s=30.0)
-
-
-@dataclass
-class Read:
-    """A READ that may write at any time."""
-
-    loan: Loan
-    blocks: list[int]
-
-
-@dataclass
-class Reader:
-    """A process: what it was told, what it has under way, and what it said."""
-
-    number: int
-    inbox: list[Lend | TakeBack] = field(default_factory=list)
-    work: dict[int, Loan] = field(default_factory=dict)
-    reads: list[Read] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
-    alive: bool = True
-    drains: bool = False
-
-
-def blocks_of(entry: Entry) -> list[int]:
-    return [block for start, count in entry.extents for block in range(start, start + count)]
 
 
 def right(name: str) -> list[object]:
@@ -120,6 +101,9 @@ class LoansMachine(RuleBasedStateMachine):
     def tells(self, unsaid: bool = False) -> None:
         """The readers are told, unless one is gone or too busy to hear."""
         for command in self.loans.drain():
+            if isinstance(command, EndReader):
+                self.processes.condemn(command.reader, "replaced")
+                continue
             reader = self.readers.get(command.reader)
             said = reader is not None and reader.alive and not unsaid
             if isinstance(command, Lend):
@@ -178,9 +162,10 @@ class LoansMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.loans.tick(self.now)
+        self.loans.tick(self.now)  # nobody is late at the first look after a pause
         self.holds.tick(self.now)
         for number, reader in self.readers.items():
-            if reader.alive:
+            if reader.alive and not reader.stands_still:
                 self.processes.beat(number, self.now)
         self.parent_looks()
 
@@ -192,12 +177,20 @@ class LoansMachine(RuleBasedStateMachine):
             elif isinstance(command, KillProcess):
                 self.killed(command.process)
             else:
-                assert isinstance(command, TakePlace)
+                assert isinstance(command, TakePlace | ReportStuck)
         self.loans.working(self.processes.numbers("working"))
         self.tells()
 
     def killed(self, number: int) -> None:
-        """A signal was sent. It may take a while."""
+        """A signal was sent. It may take a while, or for ever."""
+        self.loans.killed(number, self.now)
+
+    @rule(pick=PICK)
+    def stands_still(self, pick: int) -> None:
+        """In a call that the kernel cannot end: its READs may write for ever."""
+        reader = self.pick(pick, "number")
+        if reader is not None:
+            reader.stands_still = True
 
     @precondition(lambda self: self.processes.numbers("starting"))
     @rule()
@@ -366,7 +359,14 @@ class LoansMachine(RuleBasedStateMachine):
     @invariant()
     def who_has_lost_a_read_gets_no_new_work(self) -> None:
         lost = {loan.reader for loan in self.loans._loans.values() if loan.state != "lent"}
-        assert not lost & set(self.loans._working)
+        killed = set(self.processes.numbers("killed"))
+        assert not (lost | killed) & set(self.loans._working)
+
+    @invariant()
+    def nobody_waits_for_who_does_not_exit(self) -> None:
+        for loan in self.loans._by_hash.values():
+            assert self.now < loan.due, "overdue, and still waited for"
+            assert loan.reader not in self.processes.stuck
 
     @invariant()
     def one_suspect_at_a_time(self) -> None:
@@ -416,7 +416,6 @@ class LoansMachine(RuleBasedStateMachine):
         self.tier.check()
         ready = sum(e.num_blocks for e in self.tier.entries() if e.state == "ready")
         assert (self.tier.free_blocks + ready, self.tier.retired_blocks) == (BLOCKS, 0)
-        assert self.loans.next_deadline() is None
 
 
 TestLoans = LoansMachine.TestCase

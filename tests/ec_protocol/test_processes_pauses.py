@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When data processes that die are started again: later and later, and never too many."""
+"""Data processes that die again and again, and a parent that stood still itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from ec_protocol.processes import KillProcess, StartProcess, TakePlace, Wanted, beat_interval
 from ec_protocol.tables.timing import Timing
-from tests.ec_protocol.test_processes import BOTH, READERS, START, World, running, short_lives
+from tests.world.parent import BOTH, READERS, START, World, running
 
 
 def pauses(world: World, count: int, lives_s: float = 0.0) -> list[float]:
@@ -185,6 +185,15 @@ def test_kinds_do_not_wait_for_each_other() -> None:
     assert [type(c) for c in commands if c.kind == "server"] == [TakePlace, StartProcess]  # type: ignore[union-attr]
 
 
+def short_lives() -> World:
+    """Three have died at once: after the next one comes a pause."""
+    world = running(READERS)
+    for number in (1, 2, 3):
+        world.exit(number)
+    world.ready(4, 5, 6)
+    return world
+
+
 def test_a_spare_takes_its_place_although_no_start_is_due() -> None:
     world = short_lives()
     assert world.exit(4) == [TakePlace(6, "reader")]
@@ -217,3 +226,12 @@ def test_processes_that_cannot_be_ended_do_not_pile_up() -> None:
         world.exit(number)
     world.tick(60.0)
     assert len(world.of("starting", "reader")) == 3, "all is well when they end after all"
+
+
+def test_at_the_end_nobody_waits_for_a_start_that_will_not_be() -> None:
+    world = short_lives()
+    world.exit(4)
+    world.processes.stop()
+    world.tick()
+    world.now += 60.0
+    assert world.processes.next_deadline() is None

@@ -48,7 +48,9 @@ FACTS = ModelFacts("test", "model", "bfloat16", 2)
 _seeds = itertools.count(1)
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_for(
+    condition: Callable[[], bool], what: str, timeout_s: float = 60.0, every_s: float = 0.0005
+) -> None:
     """Wait until something has happened that somebody else does; all engines take steps."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -57,7 +59,7 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) 
         if condition():
             return
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
-        time.sleep(0.0005)
+        time.sleep(every_s)
 
 
 def parse(role: str, blocks: int, bind: tuple[str, int], extra: dict[str, Any] | None) -> ECConfig:

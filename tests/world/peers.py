@@ -92,6 +92,7 @@ class Played:
     def __init__(self, engine: Engine, address: tuple[str, int] | None = PEER) -> None:
         self.address = address
         self.figures = Figures()
+        self.stuck = 0
         self.stopped = False
         self.turns = 0
         self.now = 0.0

@@ -305,7 +305,7 @@ LoanStates == {"lent", "lost", "retired", "returned"}
     \* returned: Nothing of that reader can touch the blocks any more.
 LoanInitial == "lent"
 LoanTerminal == {"returned"}
-LoanEvents == {"landed", "failed", "lost", "proven", "exited", "retire"}
+LoanEvents == {"landed", "failed", "lost", "proven", "exited", "overdue", "retire"}
 LoanGuards == {}
 
 LoanEdges == {
@@ -321,6 +321,9 @@ LoanEdges == {
     \* A process that is gone moves no byte.
     [from |-> "lent", event |-> "exited", needs |-> {}, forbids |-> {},
      to |-> "returned", effect |-> "take_back"],
+    \* Nobody waits for a reader that may never be heard of again; it may still have a READ under way.
+    [from |-> "lent", event |-> "overdue", needs |-> {}, forbids |-> {},
+     to |-> "lost", effect |-> "quarantine"],
     \* Its own completion is the quickest proof.
     [from |-> "lost", event |-> "proven", needs |-> {}, forbids |-> {},
      to |-> "returned", effect |-> "free"],

@@ -28,6 +28,9 @@ CONSTANTS           \* Safeguards, TRUE except in bug configs.
     ExitProves,     \* Only the exit of a reader proves; a signal that was sent does not.
     OwnFds,         \* Nobody else holds the descriptors through which it reads.
     LostKept,       \* A lost READ's blocks wait for a proof; time alone retires them.
+    OverdueLost,    \* What a reader does not come back with counts as lost after a time ...
+    OverdueKept,    \* ... and its blocks wait for a proof too.
+    KernelKills,    \* (No safeguard:) the kernel carries out what it is told.
     ReadsEnd,       \* "Landed" and "failed" are said when no READ is under way.
     KillHung,       \* A reader with a lost READ is killed when its grace is over.
     KillStopped,    \* A reader that stands still is killed.
@@ -173,6 +176,15 @@ RetireLoan(l) ==
        ELSE /\ entry' = [entry EXCEPT ![l] = "freed"]
             /\ loan' = [loan EXCEPT ![l] = "returned"]
             /\ UNCHANGED <<name, at, retired, to>>
+    /\ UNCHANGED <<bytes, proc, reader, dma>>
+
+\* Likewise. The reader was killed and is still there, or has not been heard of. Whatever
+\* it says later of this loan names one that is not lent any more.
+Overdue(l) ==
+    /\ OverdueLost
+    /\ loan[l] = "lent"
+    /\ IF OverdueKept THEN Moves({l}, "overdue") /\ ev' = EventsOf({l}, "overdue")
+       ELSE Moves({l}, "failed") /\ ev' = EventsOf({l}, "failed")
     /\ UNCHANGED <<bytes, proc, reader, dma>>
 
 \* What landed gives way to something else, and is nobody's any more.
@@ -322,7 +334,7 @@ Next ==
     \/ \E l \in Loans, n \in Names, b \in Blocks, r \in Readers : Lend(l, n, b, r)
     \/ \E r \in Readers : Landed(r) \/ Failed(r) \/ Lost(r) \/ Proven(r)
     \/ \E r \in Readers : Exited(r)
-    \/ \E l \in Loans : RetireLoan(l) \/ Evict(l)
+    \/ \E l \in Loans : Overdue(l) \/ RetireLoan(l) \/ Evict(l)
     \/ \E r \in Readers : StartProcess(r) \/ ProcessReady(r) \/ TakePlace(r) \/ DrainProcess(r) \/ KillProcess(r)
     \/ \E r \in Readers, l \in Loans : TakeLoan(r, l) \/ Post(r, l)
     \/ \E l \in Loans, x \in Names \cup {Junk} : Write(l, x)
@@ -332,8 +344,9 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-\* The engine takes steps, a reader that runs ends each fetch somehow, the kernel carries
-\* out what it is told, and the parent does its part. No READ need ever end.
+\* The engine takes steps and looks at the clock, a reader that runs ends each fetch
+\* somehow, the kernel carries out what it is told, and the parent does its part. No READ
+\* need ever end.
 Fairness ==
     /\ \A r \in Readers :
         /\ WF_core(Landed(r) \/ Failed(r) \/ Lost(r) \/ Proven(r))
@@ -341,9 +354,11 @@ Fairness ==
         /\ WF_core(ReaderStep(r))
         /\ WF_core(StartProcess(r)) /\ WF_core(DrainProcess(r))
         /\ Spared => SF_core(TakePlace(r))
-        /\ WF_core(proc[r] = "killed" /\ ExitProcess(r))
+        /\ KernelKills => WF_core(proc[r] = "killed" /\ ExitProcess(r))
         /\ KillHung => WF_core(proc[r] = "draining" /\ KillProcess(r))
         /\ KillStopped => WF_core(stopped[r] /\ KillProcess(r))
+    /\ \A l \in Loans : WF_core(RetireLoan(l))
+    /\ \A r \in Readers, l \in Loans : WF_core(proc[r] = "killed" /\ to[l] = r /\ Overdue(l))
 
 FairSpec == Spec /\ Fairness
 
@@ -403,7 +418,7 @@ NoNewWorkProp == [][\A l \in Loans : loan[l] = "none" /\ loan'[l] # "none"
 ReceptiveInv ==
     /\ \A l \in Loans :
         /\ loan[l] = "lent" =>
-             \A e \in {"landed", "failed", "lost", "exited"} : CanFire(LoanEdges, loan[l], e, {})
+             \A e \in {"landed", "failed", "lost", "exited", "overdue"} : CanFire(LoanEdges, loan[l], e, {})
         /\ loan[l] \in {"lost", "retired"} =>
              \A e \in {"proven", "exited"} : CanFire(LoanEdges, loan[l], e, {})
         /\ loan[l] = "lost" => CanFire(LoanEdges, loan[l], "retire", {})
@@ -415,8 +430,10 @@ ReceptiveInv ==
 \* EC-14.4: what waits for an engine that takes no step has a bound.
 BoundedInv == \A r \in Readers : Len(out[r]) <= 2 * Cardinality({l \in Loans : to[l] = r})
 
-\* EC-14.9: every loan comes back, or its reader never does.
+\* EC-14.9 and EC-14.13: nobody waits for ever, also if the kernel cannot end a process,
+\* whose blocks are then counted. Every loan comes back if it can.
 ReturnedProp == \A l \in Loans : loan[l] = "lent" ~> loan[l] # "lent"
+CountedProp == \A l \in Loans : loan[l] = "lost" ~> loan[l] # "lost"
 QuarantineEndsProp == \A l \in Loans : loan[l] \in {"lost", "retired"} ~> loan[l] = "returned"
 
 \* EC-14.9: while a reader is left that can work, one does.

@@ -125,6 +125,7 @@ Action(r) ==
     \/ r.act = "Lost" /\ Lost(r)
     \/ r.act = "Proven" /\ Proven(r)
     \/ r.act = "Exited" /\ Exited(r)
+    \/ r.act = "Overdue" /\ Overdue(r)
     \/ r.act = "RetireLoan" /\ RetireLoan(r)
     \/ r.act = "StartProcess" /\ StartProcess(r)
     \/ r.act = "ProcessReady" /\ ProcessReady(r)

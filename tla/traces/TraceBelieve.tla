@@ -43,7 +43,9 @@ Believe(r) ==
             !.loans = Without([i \in DOMAIN r.loans |-> loan(i)] @@ s.loans, LoanTerminal),
             !.processes = Without([i \in DOMAIN r.processes |-> process(i)] @@ s.processes,
                                   ProcessTerminal),
-            !.gone = @ \cup (IF r.act = "Exited" THEN {r.loans[i].reader : i \in DOMAIN r.loans}
+            !.gone = @ \cup (IF r.act = "Exited"
+                                THEN {r.loans[i].reader : i \in DOMAIN r.loans}
+                                     \cup {i \in DOMAIN r.processes : placed(i)}
                              ELSE {}),
             !.words = IF Reads(r.p) THEN Words(r.p, s, c) ELSE <<>>,
             !.clock = r.t,

@@ -102,6 +102,11 @@ Placed(E, number, kind) ==
             /\ proc[q].processes[number].placed
             /\ proc[q].processes[number].kind = kind
 
+\* It had its place, though the parent may have seen its end before the engine does.
+HadPlace(E, number) ==
+    \/ Placed(E, number, "reader")
+    \/ \E q \in ParentsOf(E) : number \in proc[q].gone
+
 \* | loans[id]          | vars.loan:ID            | Loan.variables              |
 \* | .state             | .state                  | Loan.state                  |
 \* | .entry             | .entry                  | Entry.entry_id              |
@@ -123,7 +128,7 @@ Lend(r) ==
              /\ Guard("a reader whose READ is lost gets no new work (EC-14.9)",
                       \A l \in DOMAIN s.loans :
                           s.loans[l].reader = reader => s.loans[l].state = LoanInitial)
-             /\ Guard("a reader that has taken its place", Placed(r.p, reader, "reader"))
+             /\ Guard("a reader that has taken its place", HadPlace(r.p, reader))
              /\ Change(r, [Nothing EXCEPT
                     !.entries = i :> [EntryAfter(e, "begin_write", {}) EXCEPT
                                         !.writer = <<"loan", id>>],
@@ -211,6 +216,10 @@ Lost(r) == Heard(r, "lost")
 \* | r.id               | args.loan               | Loan.loan_id                |
 Proven(r) == Heard(r, "proven")
 
+\* When it is too early costs a fetch and no more, so the time is not judged.
+\* | r.now              | args.now                | Loans (argument)            |
+Overdue(r) == HasLoan(r) /\ LoanMoved(r, "overdue")
+
 \* | facts.loan_quarantine | facts.loans.quarantine_s | Timing.quarantine_s     |
 RetireLoan(r) ==
     /\ HasLoan(r)
@@ -251,7 +260,8 @@ ProcessMoved(r, event) ==
        IN /\ Table(ProcessEdges, x.state, event, {})
           /\ Change(r, [Nothing EXCEPT
                  !.processes = r.id :> [x EXCEPT !.state = Fire(ProcessEdges, @, event, {}),
-                                                 !.placed = @ \/ event = "take"]],
+                                                 !.placed = @ \/ event = "take"],
+                 !.gone = IF event = "exited" /\ x.placed THEN {r.id} ELSE {}],
                  {Moved("process", r.id, ProcessEdges, x.state, event, {})})
 
 \* | r.id               | args.process            | _Process.number             |

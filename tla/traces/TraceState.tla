@@ -104,7 +104,8 @@ Same(kind, expected, logged) ==
 \*   holds            numbers that holds have had: they do not rise, and none comes again
 \*   making           Evict has begun to make room for an Alloc
 \*   closed           the producer is shutting down
-\*   gone             numbers of data processes whose exit the engine has acted on
+\*   gone             numbers of data processes whose exit the engine has acted on; of a
+\*                    parent, of those that had a place and whose exit it has seen
 \*   words            [loan -> what the reader has said of it], while the engine has it open
 \*   back             retired entry whose blocks come back next, or 0
 \*   seq, clock       of the last record

@@ -36,7 +36,14 @@ from ec_protocol.offers.table import (
     table_bytes,
 )
 from ec_protocol.p2p import wire, words
-from ec_protocol.processes import Kind, Processes, StartProcess, TakePlace, Wanted
+from ec_protocol.processes import (
+    KillProcess,
+    Kind,
+    Processes,
+    StartProcess,
+    TakePlace,
+    Wanted,
+)
 from ec_protocol.trace import Recorder, Trace
 from ec_verify.adapters.ours.channels import KitChannel, KitSlotLocks, channel
 from ec_verify.adapters.ours.planes import SimulatedOffer, SimulatedReader
@@ -158,6 +165,9 @@ class KitProcesses:
             if child.kind == "reader" and child.work is not None:
                 self.link.hear(child.number, now)
         self.link.turn(now)
+        for number, _ in self.link.to_end(now):
+            if number in self._children:
+                self._rules.condemn(number, "replaced")
 
     def shutdown(self) -> None:
         """The orderly end. May be called twice."""
@@ -301,9 +311,11 @@ class KitProcesses:
                 self._rules.ready(what.process, now)
             elif isinstance(what, TakePlace):
                 self._take_place(self._children[what.process])
-            else:
+            elif isinstance(what, KillProcess):
                 child = self._children[what.process]
                 child.dying = True
+                self.link.reader_leaves(child.number)
+                self.link.reader_killed(child.number, now)
                 if not child.reader.under_way:
                     self._gone(child)
         return worked

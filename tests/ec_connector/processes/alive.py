@@ -64,11 +64,14 @@ def complete(node: Node) -> bool:
     """Whether as many work and stand by as are to."""
     spec = node.data._spec
     wanted = (2 if spec.serves else 0) + (spec.readers + 1 if spec.readers else 0)
+    there = children(parent_of(node))
     return (
         node.data._channel is not None
         and node.data._complete
-        and len(children(parent_of(node))) == wanted
-        and all(name(pid).startswith("ec-") for pid in children(parent_of(node)))
+        and len(there) == wanted
+        # An engine that was told late of one that has died since counts it still.
+        and all(data.pid in there for data in node.data._data.values())
+        and all(name(pid).startswith("ec-") for pid in there)
     )
 
 

@@ -44,7 +44,7 @@ class Played(Node):
         data._channel = Channel(ours, words.FromParent)
         data._poll.register(ours.fileno(), 1)
         parent._popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        parent.close()
+        parent._close_status()
         parent._status = StatusPage(Shared.create("ec-test", STATUS_BYTES))
         parent._started_at = parent._looked_at = self.now
         parent._beat_at = parent._silent_s = 0.0
@@ -288,7 +288,7 @@ def test_not_before_the_children_of_the_old_one_are_gone(
     node.now += node.node.timing.lived_s
     node.beats()
     node.parent_dies()
-    node.steps(60.0)
+    node.steps(node.node.timing.stall_s - 0.5)
     assert started == []
     child.kill()
     wait_for(lambda: node.turn() or started != [], "the exit")  # type: ignore[func-returns-value]
@@ -333,6 +333,43 @@ def test_a_parent_that_has_lived_ends_the_pauses(node: Played, started: list[flo
     node.turn()
     node.steps(1.0)
     assert started[-1] == node.now, "and the next pause is the first again"
+
+
+# ------------------------------------------------------------- one that does not exit
+@pytest.mark.clause("EC-14.13")
+def test_a_server_that_was_killed_and_does_not_exit_is_counted_and_not_announced(
+    node: Played,
+) -> None:
+    child = node.comes(1)
+    node.turn()
+    node.parent.say(words.Leaving(1, killed=True))
+    node.parent.say(words.Leaving(99, killed=True))  # gone before that was heard
+    stall = node.node.timing.stall_s
+    node.turn()
+    node.now += stall - 0.001
+    assert node.data.stuck == 0
+    assert node.data.address == ("127.0.0.1", 5601), "the next is found there"
+    node.now += 0.001
+    assert (node.data.stuck, node.data.address) == (1, None)
+    child.kill()
+    wait_for(lambda: node.turn() or not node.data._data, "the exit")  # type: ignore[func-returns-value]
+    assert node.data.stuck == 0
+
+
+@pytest.mark.clause("EC-14.13")
+@pytest.mark.parametrize("kind", ["server", "reader"])
+def test_another_parent_is_started_beside_one_that_does_not_exit(
+    node: Played, started: list[float], kind: str
+) -> None:
+    """It was to go with its parent. A server keeps the ledger's lock and others away."""
+    node.comes(1, kind)
+    node.turn()
+    node.parent_dies()
+    node.steps(node.node.timing.stall_s - 0.5)
+    assert started == []
+    node.steps(1.0)
+    assert len(started) == 1
+    assert node.data.stuck == 1
 
 
 # ------------------------------------------------------------- a parent that stands still

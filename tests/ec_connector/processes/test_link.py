@@ -172,6 +172,40 @@ def test_a_reader_that_leaves_gets_no_new_work() -> None:
     world.link.exited(READER, world.now)
 
 
+@pytest.mark.clause("EC-14.13")
+def test_a_reader_that_was_killed_and_does_not_exit_is_waited_for_no_more() -> None:
+    world = World()
+    assert world.ask("a") == "pending"
+    world.turn()
+    world.link.reader_killed(READER, world.now)
+    world.link.reader_killed(99, world.now)  # gone before that was heard
+    assert world.ask("b", "r2") == "failed", "it gets no new work"
+    for _ in range(2):
+        world.now += world.engine.timing.stall_s / 2
+        world.turn()
+    assert world.ask("a") == "failed"
+    assert world.engine.tier.quarantined_blocks == 1
+    assert world.link.to_end(world.now) == [], "it was killed already"
+    world.link.exited(READER, world.now)
+    assert (world.engine.tier.quarantined_blocks, world.free) == (0, 16)
+
+
+@pytest.mark.clause("EC-14.13")
+def test_a_reader_that_says_nothing_of_what_it_was_lent_is_to_be_ended() -> None:
+    world = World()
+    world.ask("a")
+    timing = world.engine.timing
+    until = world.now + timing.fetch_budget_s + timing.read_timeout_s + timing.stall_s
+    while world.now < until:
+        assert world.link.to_end(world.now) == []
+        world.turn()
+        world.now += 1.0
+    world.turn()
+    text = f"reader {READER} says nothing of what it was lent"
+    assert world.link.to_end(world.now) == [(READER, text)]
+    assert world.link.to_end(world.now) == []
+
+
 def test_a_channel_that_is_closed_ends_new_work_before_the_exit_does() -> None:
     world = World()
     world.reader.open = False
@@ -214,19 +248,19 @@ def test_a_server_that_keeps_too_much_is_named_once_in_a_while() -> None:
     assert offers is not None
     entries = [world.save(f"e{number}") for number in range(16)]
     world.turn()
-    assert link.overdrawn(world.now) is None
+    assert link.to_end(world.now) == []
     for entry in entries:
         offers.ledger._ends[offers._offers[entry.entry_id].slot] = world.now + 10.0
-    assert link.overdrawn(world.now) is None, "nobody has been refused yet"
+    assert link.to_end(world.now) == [], "nobody has been refused yet"
     assert not offers.close(entries[0], world.now)
-    assert link.overdrawn(world.now) == 2
+    assert link.to_end(world.now) == [(2, "server 2 keeps too much")]
     assert not offers.close(entries[0], world.now)
-    assert link.overdrawn(world.now + link_module._WATCH_S - 0.01) is None
-    assert link.overdrawn(world.now + link_module._WATCH_S) == 2
-    assert link.overdrawn(world.now + 9.0) is None, "nobody has been refused since"
+    assert link.to_end(world.now + link_module._WATCH_S - 0.01) == []
+    assert link.to_end(world.now + link_module._WATCH_S)[0][0] == 2
+    assert link.to_end(world.now + 9.0) == [], "nobody has been refused since"
     link.exited(2, world.now)
     assert not offers.close(entries[0], world.now)
-    assert link.overdrawn(world.now + 9.0) is None, "it is gone"
+    assert link.to_end(world.now + 9.0) == [], "it is gone"
 
 
 # -------------------------------------------------------------------------------- events

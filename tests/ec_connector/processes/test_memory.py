@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -19,7 +20,9 @@ import pytest
 from ec_connector.processes import memory
 from ec_connector.processes.locks import KernelSlotLocks
 from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
+from ec_protocol.offers.table import format_ledger, format_table, ledger_bytes, table_bytes
 from tests import ROOT
+from tests.needs import needs
 from tests.world.processes import Child
 
 
@@ -310,3 +313,30 @@ def test_a_lock_is_not_inherited_by_exec(shared: Shared) -> None:
     locks = KernelSlotLocks(shared.fd)
     assert not os.get_inheritable(locks._fd)
     locks.close()
+
+
+@pytest.mark.clause("EC-14.6")
+def test_a_ledger_has_one_server_whatever_its_parent_knows() -> None:
+    """Another parent knows nothing of a server that outlives the one before."""
+    needs("zmq", "msgspec")
+    from ec_connector.processes import server
+
+    table = Shared.create("ec-table", table_bytes(64))
+    ledger = Shared.create("ec-ledger", ledger_bytes(64))
+    format_table(table.view, 64, b"k" * 16)
+    format_ledger(ledger.view, 64)
+    fds = [os.dup(fd) for fd in (table.fd, ledger.fd)]
+    spec = SimpleNamespace(table=fds[0], ledger=fds[1])
+    program = _LOCKER.replace("acquire(7)", "acquire_for_life()")
+    child = Child("-c", program, str(ledger.fd), "opens", pass_fds=[ledger.fd], greets=True)
+    try:
+        assert child.hello is True
+        with pytest.raises(server.DataProcessError, match="another server still has the ledger"):
+            server._map_offered(spec)
+    finally:
+        child.kill()
+    server._map_offered(spec)[2].close()
+    for fd in fds:
+        os.close(fd)
+    table.close()
+    ledger.close()

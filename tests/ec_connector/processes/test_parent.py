@@ -6,10 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,118 +17,11 @@ from tests.needs import needs
 needs("zmq", "msgspec")
 
 from ec_connector.processes import parent as parent_module
-from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.memory import STATUS_BYTES, Shared
-from ec_connector.processes.spec import InstanceSpec, ParentSpec
 from ec_protocol.p2p import words
-from ec_protocol.tables.timing import Timing
 from tests.ec_connector.processes.alive import children
+from tests.ec_connector.processes.house import House
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
-
-_CHILD = """
-import math, os, signal, sys, time
-sys.path.insert(0, {root!r})
-from ec_connector.processes.channel import Channel
-from ec_connector.processes.memory import Shared, StatusPage
-from ec_connector.processes.spec import DataSpec, read_spec
-from ec_protocol.p2p import words
-spec = read_spec(int(sys.argv[1]), DataSpec)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-parent = Channel.from_fd(spec.parent, words.ToData)
-status = StatusPage(Shared(spec.status, writable=True))
-def wait(kind):
-    import select
-    while parent.open:
-        status.beat(time.clock_gettime(time.CLOCK_BOOTTIME))
-        select.select([parent], [], [], 0.05)
-        for message in parent.hear():
-            if isinstance(message, kind):
-                return message
-    os._exit(0)
-def ready():
-    parent.say(words.Hello(words.VERSION))
-    return wait(words.Take)
-{body}
-wait(words.Stop)
-"""
-
-
-class House:
-    """A parent in this process; its children run a test's program."""
-
-    def __init__(self, body: str, monkeypatch: pytest.MonkeyPatch, **instance: Any) -> None:
-        from tests import ROOT
-
-        program = _CHILD.format(root=str(ROOT), body=body)
-        monkeypatch.setattr(
-            parent_module, "command", lambda _, fd, title: [sys.executable, "-c", program, str(fd)]
-        )
-        ours, theirs = channel_pair()
-        self.engine = Channel(ours, words.FromParent)
-        self.heard: list[Any] = []
-        self.fds: list[int] = []
-        self.memory = [Shared.create("ec-test", STATUS_BYTES) for _ in range(4)]
-        region, table, ledger, status = (os.dup(shared.fd) for shared in self.memory)
-        settings: dict[str, Any] = {"bind": ("127.0.0.1", 0), **instance}
-        timing = Timing(start_s=60.0, stall_s=20.0)
-        self.spec = ParentSpec(
-            instance=InstanceSpec(
-                engine_id="engine",
-                incarnation="i",
-                engine_pid=os.getpid(),
-                num_blocks=4,
-                block_size_bytes=64,
-                compat_hash="c",
-                timing={field.name: getattr(timing, field.name) for field in fields(timing)},
-                nixl="nixl",
-                backends=("UCX",),
-                **settings,
-            ),
-            engine=theirs.detach(),
-            region=region,
-            region_for_server=region,
-            table=table,
-            ledger=ledger,
-            status=status,
-        )
-        self.parent = parent_module._Parent(self.spec)
-        self.ended = False
-        self.others: set[int] = set()
-
-    def turn(self) -> None:
-        self.parent._look()
-        self.parent._tell_engine()
-        for message, fds in self.engine.hear_with_fds():
-            self.heard.append(message)
-            self.fds += fds
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + 100
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: {self.heard}"
-            self.turn()
-            time.sleep(0.001)
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.heard if isinstance(message, kind)]
-
-    def troubles(self) -> list[str]:
-        return [message.text for message in self.of(words.Trouble)]
-
-    def close(self) -> None:
-        if not self.ended:
-            for child in self.parent._children.values():
-                child.kill()
-            self.parent._end()
-        self.parent.engine.close()
-        self.engine.close()
-        os.close(self.parent._engine_pidfd)
-        for fd in (*self.fds, self.spec.region, self.spec.table, self.spec.ledger):
-            os.close(fd)
-        self.parent._status.shared.close()
-        for shared in self.memory:
-            shared.close()
 
 
 @pytest.fixture
@@ -295,12 +186,55 @@ def test_the_engine_may_have_one_killed(house: Any) -> None:
     made = house("ready(); parent.say(words.Working())")
     made.until(lambda: made.of(words.Up), "Up")
     made.engine.say(words.Replace(99, "who is that"))
-    made.engine.say(words.Replace(made.of(words.Up)[0].process, "it keeps too much"))
+    victim = made.of(words.Up)[0].process
+    made.engine.say(words.Replace(victim, "it keeps too much"))
     made.until(lambda: len(made.of(words.Up)) == 2, "the next")
-    assert "it keeps too much: killed" in made.troubles()
+    assert made.troubles() == ["it keeps too much", f"server {victim} is killed: replaced"]
 
 
-def test_it_beats_while_it_runs(house: Any) -> None:
+@pytest.mark.clause("EC-14.13")
+def test_one_that_does_not_exit_is_named_and_nobody_waits_for_it(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel cannot end it, as far as its parent can see."""
+    monkeypatch.setattr(parent_module._Child, "kill", lambda child: None)
+    made = house("ready(); parent.say(words.Working())", bind=None, readers=1)
+    made.until(lambda: made.of(words.Up), "Up")
+    first = made.of(words.Up)[0].process
+    stuck = made.parent._children[first]
+    made.engine.say(words.Replace(first, "it does not end"))
+    made.until(lambda: len(made.of(words.Up)) == 2, "another one")
+    assert words.Leaving(first, killed=True) in made.of(words.Leaving)
+    process = made.parent.processes._all[first]
+    process.killed_at -= made.parent.processes.timing.stall_s
+    made.until(lambda: len(made.troubles()) == 3, "the report")
+    assert f"(pid {stuck.popen.pid}) was killed and does not exit" in made.troubles()[2]
+    made.turn()
+    assert len(made.troubles()) == 3, "once"
+    stuck.popen.kill()
+    made.until(lambda: len(made.troubles()) == 4, "its exit")
+    assert made.troubles()[3] == f"reader {first} is gone after all"
+    monkeypatch.undo()
+
+
+@pytest.mark.clause("EC-14.13")
+def test_the_end_waits_for_no_process_that_does_not_exit(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = house("signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); time.sleep(1000)")
+    made.until(lambda: made.parent.processes.numbers("working"), "one that works")
+    monkeypatch.setattr(parent_module._Child, "kill", lambda child: None)
+    children_ = list(made.parent._children.values())
+    made.parent._end()
+    made.ended = True
+    monkeypatch.undo()
+    for child in children_:
+        assert child.popen.poll() is None
+        child.kill()
+        child.close()
+
+
+def test_it_beats_while_it_runs_and_does_not_sleep_over_the_end(house: Any) -> None:
     made = house("ready()")
     beats: list[float] = []
     made.parent._sleep = lambda: (
@@ -309,3 +243,167 @@ def test_it_beats_while_it_runs(house: Any) -> None:
     made.parent.run()
     made.ended = True
     assert beats[0] > 0
+    assert len(beats) == 1
+
+
+# ------------------------------------------------------- what it is not to blame others for
+class Later:
+    """The parent's clock, which jumps when a test says so; its children's does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        real = parent_module.boottime
+        monkeypatch.setattr(parent_module, "boottime", lambda: real() + self.ahead)
+
+
+@pytest.mark.clause("EC-14.11")
+def test_time_that_it_slept_with_its_machine_kills_nobody(house: Any, monkeypatch) -> None:
+    """It is the first to run again: no child has given a sign of life since."""
+    later = Later(monkeypatch)
+    made = house("ready(); parent.say(words.Working())", readers=1)
+    made.until(lambda: len(made.of(words.Up)) == 2, "both")
+    made.until(lambda: len(made.parent.processes.numbers("spare")) == 2, "who stands by")
+    later.ahead = 3600.0
+    made.turn()
+    made.turn()
+    assert made.parent.processes.counters["exits"] == 0
+    assert made.parent.processes.numbers("killed") == []
+    assert made.parent.processes.next_deadline() <= parent_module.boottime() + 20.0
+
+
+@pytest.mark.clause("EC-14.11")
+def test_nor_whoever_was_starting(house: Any, monkeypatch) -> None:
+    later = Later(monkeypatch)
+    made = house("wait(words.Take)")
+    made.turn()
+    assert len(made.parent.processes.numbers("starting")) == 2
+    later.ahead = 3600.0
+    made.turn()
+    assert len(made.parent.processes.numbers("starting")) == 2
+
+
+@pytest.mark.clause("EC-14.11")
+def test_to_be_stopped_between_two_looks_at_the_clock_kills_nobody(house: Any, monkeypatch) -> None:
+    """It reads what time it is, is stopped, and reads signs of life after that; or before."""
+    later = Later(monkeypatch)
+    made = house("ready(); parent.say(words.Working())")
+    made.until(lambda: made.of(words.Up), "Up")
+    hear = made.parent._hear
+
+    def stopped(child: Any) -> None:
+        later.ahead += 1800.0
+        hear(child)
+        later.ahead += 1800.0
+
+    monkeypatch.setattr(made.parent, "_hear", stopped)
+    made.turn()
+    monkeypatch.undo()
+    assert made.parent.processes.numbers("killed") == []
+
+
+@pytest.mark.clause("EC-14.4")
+def test_whom_the_engine_has_not_met_is_forgotten_when_he_is_gone(house: Any) -> None:
+    """An engine that takes no steps: those who come and go meanwhile wait nowhere for it."""
+    made = house("ready(); parent.say(words.Working())")
+    parent = made.parent
+    while parent.engine.say(words.Trouble(20, "x" * 1000)):
+        pass
+
+    def works() -> list[int]:
+        return [child.popen.pid for child in parent._children.values() if child.works]
+
+    descriptors = []
+    for _ in range(5):
+        made.until(works, "one that works", parent._look)
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+        (pid,) = works()
+        os.kill(pid, signal.SIGKILL)
+        made.until(lambda p=pid: p not in works(), "its end", parent._look)
+    assert sum(isinstance(said, words.Up) for said, _ in parent._unsaid) <= 1
+    assert max(descriptors) <= descriptors[0] + 12
+
+
+def test_at_the_end_only_those_who_work_are_waited_for(house: Any, monkeypatch) -> None:
+    made = house("ready(); parent.say(words.Working())")
+    made.until(lambda: made.of(words.Up), "Up")
+    waited: list[int] = []
+    wait = parent_module.wait_readable
+
+    def say_goodbye(fd: int, seconds: float) -> bool:
+        if made.parent.processes.stopping:
+            return wait(fd, seconds)  # all were killed by then
+        waited.append(fd)
+        return False
+
+    monkeypatch.setattr(parent_module, "wait_readable", say_goodbye)
+    (works,) = [child.pidfd for child in made.parent._children.values() if child.works]
+    assert len(made.parent._children) >= 2
+    made.parent._stopping = True
+    made.parent._end()
+    made.ended = True
+    assert waited == [works]
+
+
+# --------------------------------------------------------------------------------- the log
+def test_what_is_logged_names_process_logger_and_level(house: Any) -> None:
+    """As a data process sets its log up; whatever its libraries do with theirs."""
+    body = """
+import logging, warnings
+from ec_connector.processes import data
+class Own(logging.Handler):
+    def emit(self, record): parent.say(words.Trouble(50, "in a format of its own"))
+nixl = logging.getLogger("nixl"); nixl.addHandler(Own()); nixl.propagate = False
+data.log_to(parent); data.load_nixl = lambda package: None; data._load_nixl("nixl")
+logging.getLogger("a.b").warning("no %s", "room")
+logging.getLogger("nixl.deep").error("two\\nlines")
+warnings.warn("old")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("c").exception("it broke")
+logging.getLogger("d").debug("not this")
+"""
+    made = house(body + "ready()")
+    made.until(lambda: any("it broke" in text for text in made.troubles()), "the last record")
+    assert "in a format of its own" not in made.troubles()
+    said = [m for m in made.of(words.Trouble) if m.who == made.of(words.Trouble)[0].who][:4]
+    assert said[0].who in ("ec-server 1", "ec-server 2")
+    assert (said[0].level, said[0].text) == (logging.WARNING, "a.b: no room")
+    assert (said[1].level, said[1].text) == (logging.ERROR, "nixl.deep: two lines")
+    assert said[2].text.startswith("py.warnings: ")
+    assert said[3].text.startswith("c: it broke Traceback")
+    assert "ZeroDivisionError" in said[3].text
+
+
+# ------------------------------------------------------- what they share under a name
+@pytest.mark.clause("EC-10.6")
+@pytest.mark.parametrize("end", ["killed", "the instance's"])
+def test_what_one_leaves_under_a_name_goes_with_it(house: Any, tmp_path: Path, end: str) -> None:
+    """As UCX does for a moment with each piece of memory that it shares."""
+    body = """
+folder = os.environ["UCX_POSIX_DIR"]
+open(os.path.join(folder, "ucx_shm"), "w").close(); os.mkdir(os.path.join(folder, "more"))
+ready(); parent.say(words.Working())
+"""
+    made = house(body, scratch=str(tmp_path))
+    made.until(lambda: made.of(words.Up), "Up")
+    (up,) = made.of(words.Up)
+    mine = tmp_path / str(up.process)
+    assert sorted(os.listdir(mine)) == ["more", "ucx_shm"]
+    if end == "killed":
+        os.kill(up.pid, signal.SIGKILL)
+        made.until(lambda: len(made.of(words.Up)) == 2, "the next")
+        assert not mine.exists()
+        assert os.listdir(tmp_path) != [], "others keep theirs"
+        return
+    made.parent._stopping = True
+    made.parent._end()
+    made.ended = True
+    assert not tmp_path.exists()
+
+
+def test_one_for_which_there_is_no_folder_is_not_started(house: Any, tmp_path: Path) -> None:
+    made = house("ready()", scratch=str(tmp_path / "gone"))
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "server cannot be started: [Errno 2] No such file" in made.troubles()[0]
+    assert made.parent._children == {}

@@ -184,6 +184,9 @@ def blocks_that_are_lent() -> Records:
             world.says("proven", loan)
         world.loans.working(readers)
     world.loans.exited(world.lend("died", ("host-4", 1)).reader, world.now)
+    world.loans.working([*readers, 4])
+    world.loans.killed(world.lend("stuck", ("host-5", 1)).reader, world.now)
+    test_loans.pass_time(world, world.timing.stall_s)
     return list(world.records)
 
 
