@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from ec_protocol.items import MAX_HASH_CHARS, Item
+from ec_protocol.names import is_strangers
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.entry import Entry
@@ -50,10 +51,18 @@ class PeerRules:
     Attributes:
         allowed: Says whether a request may send us to a host; None allows every one.
         known: Says whether a public key is in our list; None: peers have no keys.
+        shared: Whether what is read from them may be given to every request (EC-15.8). That
+            they have keys that are known is reason enough.
     """
 
     allowed: Callable[[str], bool] | None = None
     known: Callable[[str], bool] | None = None
+    shared: bool = False
+
+    @property
+    def strangers(self) -> bool:
+        """Whether what a peer says is its own word, and no more."""
+        return self.known is None and not self.shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +240,9 @@ def can_be_asked_for(mm_hash: str) -> bool:
     """Whether a request on the wire can hold the name (EC-8.8).
 
     Names may be the clients' own: of any length, and with characters that are none,
-    such as half a surrogate pair out of JSON.
+    such as half a surrogate pair out of JSON. What a stranger has sent is nobody's to have.
     """
-    if not 1 <= len(mm_hash) <= MAX_HASH_CHARS:
+    if not 1 <= len(mm_hash) <= MAX_HASH_CHARS or is_strangers(mm_hash):
         return False
     try:
         mm_hash.encode()

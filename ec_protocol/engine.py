@@ -26,6 +26,7 @@ from typing import Any, Literal
 from ec_protocol.announcements import Address, Announcer, PeerRules, read_source
 from ec_protocol.errors import ConfigError
 from ec_protocol.items import Item
+from ec_protocol.names import is_strangers, stranger_name
 from ec_protocol.parts import Parts
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import Copy
@@ -91,7 +92,9 @@ class Engine:
         self.timing = Timing() if timing is None else timing
         self.online = True
         self.counters: Counter[str] = Counter()
-        self._rules = rules
+        self._rules = PeerRules() if rules is None else rules
+        # By request and encoding: the names under which strangers' words are kept for it.
+        self._names: dict[str, dict[str, str]] = {}
         parts = Parts() if parts is None else parts
         self.tier = parts.tier(blocks, block_bytes, trace)
         self.holds = parts.holds(self.tier, hold_share)
@@ -151,21 +154,31 @@ class Engine:
         if not self.online:
             self.counters["fetches_while_offline"] += 1
             return "failed"
-        return waiters.fetch(item.mm_hash, source.address, item.nbytes, item.shape, waiter, now)
+        name = item.mm_hash
+        if self._rules.strangers:
+            # By its word alone: for those who take its word (EC-15.8).
+            name = stranger_name(name, source.host, source.port)
+            self._names.setdefault(waiter, {})[item.mm_hash] = name
+            entry = None if waiters.fetching(name) else self.tier.get(name)
+            if entry is not None:
+                return self._from_tier(item, entry, waiter, now)
+        return waiters.fetch(name, source.address, item.nbytes, item.shape, waiter, now)
 
     def _from_tier(self, item: Item, entry: Entry, waiter: str, now: float) -> Availability:
-        if self.contradicts(item):
+        name = entry.mm_hash
+        if self.contradicts(item, name):
             return "failed"
-        if entry.servable:
+        if entry.servable and self._step.free_for(name):
             return "ready"
-        # A save of our own is about to make it so, or nothing ever will.
-        if item.has_media or self.copies.save_of(item.mm_hash) is None:
+        # A save of our own is about to make it servable, or nothing ever will. A rank keeps
+        # one thing under a name: what another is promised in this step comes first.
+        if not entry.servable and (item.has_media or self.copies.save_of(name) is None):
             return "failed"
-        within = self._deferrals.within(waiter, item.mm_hash, now, self.timing.fetch_budget_s)
+        within = self._deferrals.within(waiter, name, now, self.timing.fetch_budget_s)
         return "pending" if within else "failed"
 
-    def contradicts(self, item: Item) -> bool:
-        """Whether the tier holds something else under the item's name.
+    def contradicts(self, item: Item, name: str = "") -> bool:
+        """Whether the tier holds something else under the item's name, or the one given.
 
         Names may come from clients. Loaded into a request that expects other rows it
         would stop the engine. Under a name that does not follow from the content
@@ -173,26 +186,37 @@ class Engine:
         """
         if not item.named_by_content:
             return True
-        entry = self.tier.get(item.mm_hash)
+        entry = self.tier.get(name or item.mm_hash)
         return entry is not None and entry.contradicts(item.nbytes, item.shape)
+
+    def _names_for(self, mm_hash: str, waiter: str) -> list[str]:
+        """The names under which a request may have an encoding, our own first."""
+        strangers = self._names.get(waiter, {}).get(mm_hash)
+        return [mm_hash] if strangers is None else [mm_hash, strangers]
 
     def leave(self, waiter: str, now: float) -> None:
         """The request is over, in whatever way: it waits for nothing any more."""
+        self._names.pop(waiter, None)
         self._deferrals.forget(waiter)
         if self.waiters is not None:
             self.waiters.leave(waiter, now)
 
     # ------------------------------------------------------------------- a step
-    def promise(self, mm_hash: str, items: Iterable[Item] = ()) -> bool:
+    def promise(self, mm_hash: str, items: Iterable[Item] = (), waiter: str = "") -> bool:
         """Whether a load of ``mm_hash`` in this step will succeed: a promise (EC-3.2).
 
         Args:
             mm_hash: The encoding.
             items: What the request that asks means by the name.
+            waiter: The request's id: what it has waited for may be there for it alone.
         """
-        if not self.loads or any(self.contradicts(item) for item in items):
+        if not self.loads or is_strangers(mm_hash):
             return False
-        return self._step.promise(mm_hash)
+        wanted = list(items)
+        return any(
+            not any(self.contradicts(item, name) for item in wanted) and self._step.promise(name)
+            for name in self._names_for(mm_hash, waiter)
+        )
 
     def plan(self, item: Item, waiter: str) -> Copy | None:
         """An item is part of the step: it is loaded as promised, or encoded and saved.
@@ -202,12 +226,13 @@ class Engine:
             neither loaded nor saved.
         """
         # The promise may have been another request's, which means something else.
-        if self._step.promised(item.mm_hash) and not self.contradicts(item):
-            copy = self._step.load(item.mm_hash)
-            self._deferrals.served(waiter, item.mm_hash)
-            if self.waiters is not None:
-                self.waiters.consumed(waiter, item.mm_hash)
-            return copy
+        for name in self._names_for(item.mm_hash, waiter):
+            if self._step.promised(name) and not self.contradicts(item, name):
+                copy = self._step.load(name)
+                self._deferrals.served(waiter, name)
+                if self.waiters is not None:
+                    self.waiters.consumed(waiter, name)
+                return copy
         return self._step.save(item, wanted=self.saves)
 
     def build_step(self, now: float) -> tuple[Copy, ...]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ec_protocol.names import is_strangers
+
 #: Characters of a name that can be asked for (EC-8.8).
 MAX_HASH_CHARS: Final = 512
 
@@ -65,8 +67,8 @@ def make_item(
 ) -> Item:
     """An item of ``rows`` × ``width`` elements of ``element_size`` bytes.
 
-    A name that comes from counting is never taken for one by content, whatever the
-    caller says.
+    A name that comes from counting, or that looks as what strangers say is kept under, is
+    never taken for one by content, whatever the caller says.
     """
     shape = (rows, width)
     return Item(
@@ -76,5 +78,5 @@ def make_item(
         end,
         has_media,
         dict(metadata or {}),
-        named_by_content and not is_counted(mm_hash),
+        named_by_content and not is_counted(mm_hash) and not is_strangers(mm_hash),
     )

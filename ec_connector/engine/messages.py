@@ -40,6 +40,8 @@ class LoadOp:
         nbytes: Bytes of the encoding.
         shape: Rows × width of the tensor to make.
         dtype: Its torch dtype's name, such as ``bfloat16``.
+        stranger: The peer by whose word alone the bytes are the encoding; ``""``: they are
+            our own, or come from one who has authenticated (EC-15.8).
     """
 
     copy_id: int
@@ -48,6 +50,7 @@ class LoadOp:
     nbytes: int
     shape: tuple[int, ...]
     dtype: str
+    stranger: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from ec_connector.engine.messages import LoadOp, SaveOp, StepMetadata, WorkerRep
 from ec_protocol.engine import Engine
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.items import Item
+from ec_protocol.names import stranger_of
 
 if TYPE_CHECKING:
     from ec_connector.processes.engine import DataProcesses
@@ -87,7 +88,8 @@ class ECScheduler:
         self._requests: dict[str, _Seen] = {}
         # Requests that the host is to fail and has not been told of.
         self._unavailable: set[str] = set()
-        # Items of the request that was last asked about, by name.
+        # The request that was last asked about, and its items by name.
+        self._asking = ""
         self._asked: dict[str, list[Item]] = {}
 
     # ---------------------------------------------------------------- step hooks
@@ -107,7 +109,7 @@ class ECScheduler:
         if not node.loads:
             return True
         items = self.items(request)
-        self._asked = {}
+        self._asking, self._asked = request.request_id, {}
         for item in items:
             self._asked.setdefault(item.mm_hash, []).append(item)
         params = getattr(request, "ec_transfer_params", None)
@@ -154,7 +156,7 @@ class ECScheduler:
         """
         if not self.node.loads:
             return False
-        return self.node.promise(mm_hash, self._asked.get(mm_hash, ()))
+        return self.node.promise(mm_hash, self._asked.get(mm_hash, ()), self._asking)
 
     def update_state_after_alloc(self, request: Any, index: int) -> None:
         """Item ``index`` of the request is part of the step: plan its load or its save."""
@@ -175,12 +177,12 @@ class ECScheduler:
         loads: list[LoadOp] = []
         for copy in self.node.build_step(self.clock()):
             entry = copy.entry
-            what = (copy.copy_id, entry.mm_hash, entry.extents, entry.nbytes)
+            what = (copy.copy_id, entry.encoding, entry.extents, entry.nbytes)
             if copy.kind == "save":
                 saves.append(SaveOp(*what))
             else:
                 shape = entry.shape or (entry.nbytes // self.element_size,)
-                loads.append(LoadOp(*what, shape, self.dtype))
+                loads.append(LoadOp(*what, shape, self.dtype, stranger_of(entry.mm_hash)))
         self._turn()  # the step's evictions are to be told
         self._step_id += 1
         return StepMetadata(self._step_id, tuple(saves), tuple(loads), self.region)

@@ -94,6 +94,8 @@ class ECWorker:
         self.is_saver = rank == 0 if is_saver is None else is_saver
         # Saves of the step whose encoder output has not been seen yet, by hash.
         self._planned: dict[str, SaveOp] = {}
+        # Encodings in the host's cache that are a stranger's word, and whose (EC-15.8).
+        self._strangers: dict[str, str] = {}
         self._batch: list[CopyJob] = []
         self._reports: list[CopyReport] = []
         self._settling = False
@@ -125,7 +127,8 @@ class ECWorker:
                     logger.error("step %d saves %s twice", metadata.step_id, op.mm_hash)
                     self._report(op.copy_id, False)
             held = encoder_cache or {}
-            for mm_hash in [name for name in self._planned if name in held]:
+            own = [name for name in self._planned if name in held and name not in self._strangers]
+            for mm_hash in own:
                 self._save(self._planned.pop(mm_hash), held)
 
     def start_load_caches(self, encoder_cache: EncoderCache, metadata: StepMetadata) -> None:
@@ -136,12 +139,17 @@ class ECWorker:
 
         Args:
             encoder_cache: The host's cache. A hash that is in it already is kept
-                as it is and reported as landed.
+                as it is and reported as landed, unless it is there by the word of a
+                stranger that the step does not take (EC-15.8).
             metadata: The step's metadata.
         """
         self._check(metadata)
         loads: list[tuple[LoadOp, torch.Tensor]] = []
+        self._strangers = {h: who for h, who in self._strangers.items() if h in encoder_cache}
         for op in metadata.loads:
+            if self._strangers.get(op.mm_hash, op.stranger) != op.stranger:
+                # Another's word; and if the load fails, then better none.
+                del encoder_cache[op.mm_hash], self._strangers[op.mm_hash]
             if op.mm_hash in encoder_cache:
                 self._report(op.copy_id, True)
                 continue
@@ -157,6 +165,7 @@ class ECWorker:
         for op, tensor in loads:
             if op.copy_id not in failed:
                 encoder_cache[op.mm_hash] = tensor
+                self._comes_from(op.mm_hash, op.stranger)
 
     def save_caches(
         self, encoder_cache: EncoderCache, mm_hash: str, metadata: StepMetadata
@@ -172,6 +181,7 @@ class ECWorker:
             metadata: The step's metadata.
         """
         self._check(metadata)
+        self._comes_from(mm_hash, "")
         op = self._planned.pop(mm_hash, None)
         if op is not None:
             self._save(op, encoder_cache)
@@ -218,6 +228,12 @@ class ECWorker:
         self.engine.shutdown()
 
     # -------------------------------------------------------------------- internals
+    def _comes_from(self, mm_hash: str, stranger: str) -> None:
+        """Note by whose word the host's cache has an encoding now."""
+        self._strangers.pop(mm_hash, None)
+        if stranger:
+            self._strangers[mm_hash] = stranger
+
     def _check(self, metadata: StepMetadata) -> None:
         mine = self.region.identity
         if metadata.region != mine:

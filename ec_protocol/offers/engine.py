@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ec_protocol.announcements import can_be_asked_for
+from ec_protocol.names import is_strangers
 from ec_protocol.offers.table import (
     MAX_EXTENTS,
     Ledger,
@@ -117,8 +118,12 @@ class Offers:
 
     # -------------------------------------------------------------- the tier's gate
     def changed(self, entry: Entry) -> None:
-        """An entry is being written, has landed, or is gone: see ``catch_up``."""
-        self._changed[entry.entry_id] = entry
+        """An entry is being written, has landed, or is gone: see ``catch_up``.
+
+        What a stranger has sent us is offered to nobody (EC-15.8).
+        """
+        if not is_strangers(entry.mm_hash):
+            self._changed[entry.entry_id] = entry
 
     def may_evict(self, entry: Entry) -> bool:
         """Whether its memory may be used for something else; see ``close``."""

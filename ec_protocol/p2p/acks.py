@@ -75,7 +75,7 @@ class Acks:
                 self._attempts.release(peer_key, ack)
             return None
         wrong_attempt = ack.attempt_id is not None and ack.attempt_id != attempt.attempt_id
-        wrong_name = (ack.session_id, ack.mm_hash) != (attempt.session_id, attempt.entry.mm_hash)
+        wrong_name = (ack.session_id, ack.mm_hash) != (attempt.session_id, attempt.entry.encoding)
         if wrong_attempt or wrong_name or attempt.peer.key != peer_key:
             self._counters["mismatched_acks"] += 1
             return None

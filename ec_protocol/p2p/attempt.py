@@ -70,12 +70,12 @@ class Attempt:
     @property
     def notice(self) -> bytes:
         """What tells the producer that the attempt is over."""
-        return wire.notice(self.session_id, self.entry.mm_hash)
+        return wire.notice(self.session_id, self.entry.encoding)
 
     def request(self, compat_hash: str, incarnation: str) -> SendReq:
         """What asks the producer for the encoding; see ``XferReq``."""
         request = XferReq(
-            mm_hash=self.entry.mm_hash,
+            mm_hash=self.entry.encoding,
             compatibility_hash=compat_hash,
             session_id=self.session_id,
             connector_version=self.version,

@@ -140,7 +140,7 @@ class Attempts:
         attempt = Attempt(attempt_id, session_id, entry, peer, peer.version, now)
         self._attempts[attempt_id] = attempt
         peer.attempts.add(attempt_id)
-        peer.unanswered.sent(entry.mm_hash, session_id)
+        peer.unanswered.sent(entry.encoding, session_id)
         peer.last_used = now
         self._record(attempt, "RequestRead", now)
         self._commands.append(attempt.request(self.compat_hash, self.session))

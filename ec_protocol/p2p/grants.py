@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ec_protocol.errors import RemoteProtocolError
+from ec_protocol.names import is_strangers
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.shelf import Found, Shelf
 from ec_protocol.p2p.wire import XferAck, XferReq, XferStatus
@@ -205,7 +206,8 @@ class ProducerGrants:
             # two different attempts could have the same notice.
             self.counters["bad_session_ids"] += 1
             return XferStatus.NACK_INTERNAL
-        entry = self.shelf.find(req.mm_hash)
+        # What a stranger has sent us is nobody else's (EC-15.8).
+        entry = None if is_strangers(req.mm_hash) else self.shelf.find(req.mm_hash)
         if entry is None:
             return XferStatus.NACK_MISSING
         if not entry.servable or not self.agent_metadata:

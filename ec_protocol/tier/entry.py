@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from ec_protocol.names import encoding_of
 from ec_protocol.tables.dispatch import ENTRY, Dispatcher
 from ec_protocol.tier.extents import Extents
 
@@ -23,7 +24,7 @@ class Entry:
 
     Attributes:
         entry_id: Unique in the tier for ever; a re-allocated mm_hash is a new entry.
-        mm_hash: The encoding's name.
+        mm_hash: The name that it is kept under.
         state: State of the entry lifecycle.
         extents: ``(start, count)`` in blocks, in the order of the bytes.
         num_blocks: Sum of the counts.
@@ -53,6 +54,11 @@ class Entry:
     def servable(self) -> bool:
         """Whether the bytes are the named encoding (EC-2.2): ready or pinned."""
         return self.state in ("ready", "pinned")
+
+    @property
+    def encoding(self) -> str:
+        """The encoding's own name, by which hosts and peers know it."""
+        return encoding_of(self.mm_hash)
 
     def contradicts(self, nbytes: int, shape: tuple[int, int]) -> bool:
         """Whether something else was stored under the name than an encoding like that."""

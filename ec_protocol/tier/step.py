@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ec_protocol.items import Item
+from ec_protocol.names import encoding_of
 from ec_protocol.tier.copies import Copy, CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 
@@ -24,15 +25,24 @@ class Step:
         self._copies = copies
         self._counters = counters
         self._promised: set[str] = set()
+        self._encodings: dict[str, str] = {}  # that are promised, and under which name
         self._loads: set[str] = set()
         self._planned: list[Copy] = []
 
     def promise(self, mm_hash: str) -> bool:
         """Whether a load of ``mm_hash`` in this step cannot fail any more (EC-3.2)."""
-        if not self._tier.reserve(mm_hash):
+        if not self.free_for(mm_hash) or not self._tier.reserve(mm_hash):
             return False
         self._promised.add(mm_hash)
+        self._encodings[encoding_of(mm_hash)] = mm_hash
         return True
+
+    def free_for(self, mm_hash: str) -> bool:
+        """Whether the step promises the encoding under no other name than this one.
+
+        A rank keeps one thing for an encoding: two loads would be one for both.
+        """
+        return self._encodings.get(encoding_of(mm_hash), mm_hash) == mm_hash
 
     def promised(self, mm_hash: str) -> bool:
         """Whether ``promise`` said True in this step."""
@@ -72,4 +82,5 @@ class Step:
         self._planned.clear()
         self._loads.clear()
         self._promised.clear()
+        self._encodings.clear()
         return planned

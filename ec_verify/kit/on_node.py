@@ -201,7 +201,8 @@ class OnNode(InMemory, Generic[AnyShell]):
         self.tick(now=now)
         items = self.items(request)
         name = items[item].mm_hash
-        return {"has": self.node.promise(name, [one for one in items if one.mm_hash == name])}
+        same = [one for one in items if one.mm_hash == name]
+        return {"has": self.node.promise(name, same, request["id"])}
 
     def alloc(self, *, now: float, request: Result, item: int) -> Result:
         """See ``Adapter.alloc``."""
@@ -216,7 +217,7 @@ class OnNode(InMemory, Generic[AnyShell]):
             {
                 "copy": copy.copy_id,
                 "kind": copy.kind,
-                "hash": copy.entry.mm_hash,
+                "hash": copy.entry.encoding,
                 "spans": self.spans(copy.entry.extents, copy.entry.nbytes),
                 "ranks": sorted(copy.waiting),
             }

@@ -213,7 +213,7 @@ def load(connector: Connector, item: Item, announced: object, request: str) -> b
     node, encoding = connector.node, None
     while (state := node.want(item, announced, request, connector.clock())) == "pending":
         connector.turn(0.05)
-    if state == "ready" and node.promise(item.mm_hash, [item]):
+    if state == "ready" and node.promise(item.mm_hash, [item], request):
         node.plan(item, request)
         for copy in node.build_step(connector.clock()):
             encoding = b"".join(connector.region[at : at + n] for at, n in pieces(node, copy))

@@ -150,7 +150,6 @@ def test_a_stranger_gets_neither_an_answer_nor_the_agents_metadata(
             what = "handshakes_refused" if with_keys else "handshakes_failed"
             producer.wait_count(what, before[what] + 1)
             assert not sock.poll(0)
-            assert producer.counters()["grants"] == before["grants"]
     finally:
         context.destroy(linger=0)
 
