@@ -96,8 +96,9 @@ def test_encodings_move_between_two_processes_bit_for_bit():
         for n in rows:
             assert load(consumer, item(n), p.announced, f"r{n}") == content(item(n))
         assert p.open_grants() == 0
-        # What is here is not asked for again.
-        assert load(consumer, item(64), None, "again") == content(item(64))
+        # What is here is not asked for again by those who take the same peer's word.
+        assert load(consumer, item(64), p.announced, "again") == content(item(64))
+        assert load(consumer, item(64), None, "stranger") is None
         assert consumer.node.reads.counters["reads_done"] == len(rows)
         assert all_free(consumer)
 
@@ -181,12 +182,12 @@ def test_nothing_is_served_before_the_last_byte(both):
         state = reading.node.want(item(LARGE), announced, "r", reading.clock())
         if state == "ready":
             return True
-        assert not reading.node.promise(item(LARGE).mm_hash)
+        assert not reading.node.promise(item(LARGE).mm_hash, waiter="r")
         return False
 
     turn_until(ready, reading, serving)
     assert turned > 10
-    assert reading.node.promise(item(LARGE).mm_hash)
+    assert reading.node.promise(item(LARGE).mm_hash, waiter="r")
     assert load(reading, item(LARGE), announced, "r") == content(item(LARGE))
 
 

@@ -94,7 +94,10 @@ def test_what_is_no_request_is_counted_and_the_next_one_is_answered():
         turn_until(lambda: counters["malformed_frames"] == 1, serving)
         sock.close()
         reading.node.want(item(3), announced, "r", reading.clock())
-        turn_until(lambda: reading.node.tier.get(item(3).mm_hash).servable, reading, serving)
+        want = reading.node.want
+        turn_until(
+            lambda: want(item(3), announced, "r", reading.clock()) == "ready", reading, serving
+        )
 
 
 def test_what_is_no_answer_is_counted():

@@ -116,7 +116,7 @@ def test_nothing_is_fetched_while_nobody_carries_commands_out() -> None:
 
 def test_a_host_that_is_not_allowed_is_not_asked() -> None:
     pair = Pair()
-    pair.consumer = node("consumer", rules=PeerRules(lambda host: host != PRODUCER[0]))
+    pair.consumer = node("consumer", rules=PeerRules(lambda host: host != PRODUCER[0], shared=True))
     assert pair.want() == "failed"
     assert pair.consumer.counters["params_foreign_peer_host"] == 1
 

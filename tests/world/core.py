@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ec_protocol import Item, Node, Peering, Timing, make_item
+from ec_protocol.announcements import PeerRules
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import (
     AbandonRead,
@@ -52,6 +53,8 @@ BLOCK = WIDTH * ELEMENT
 MODEL = {"vllm_version": "0.32.0", "model": "a-model", "dtype": "torch.bfloat16"}
 COMPAT = wire.compatibility_hash(*MODEL.values(), BLOCK)
 START = 1000.0
+#: Peers whose word counts for everybody, as if they had authenticated.
+BELIEVED = PeerRules(shared=True)
 
 Sink = Callable[[Mapping[str, Any]], None]
 
@@ -74,13 +77,22 @@ def node(
     incarnation: str | None = None,
     base_addr: int = 4096,
     agent: bytes = AGENT,
+    rules: PeerRules = BELIEVED,
     **more: Any,
 ) -> Node:
-    """A node that may serve at once, with or without the peer-to-peer half."""
+    """A node that may serve at once, with or without the peer-to-peer half.
+
+    What its peers say is believed, as if they had authenticated; with other ``rules`` not.
+    """
     name = f"{role}1" if incarnation is None else incarnation
     peering = Peering(**MODEL, incarnation=name, base_addr=base_addr)
     made = Node(
-        blocks=blocks, block_bytes=BLOCK, role=role, peering=peering if peers else None, **more
+        blocks=blocks,
+        block_bytes=BLOCK,
+        role=role,
+        peering=peering if peers else None,
+        rules=rules,
+        **more,
     )
     if made.grants is not None:
         made.offer(agent)

@@ -13,7 +13,7 @@ from ec_protocol.items import Item
 from ec_protocol.tier.encodings import EncodingTier
 from tests.recording import played
 from tests.world import core
-from tests.world.core import BLOCK, ELEMENT
+from tests.world.core import BELIEVED, BLOCK, ELEMENT
 from tests.world.peers import Played
 
 
@@ -44,6 +44,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.node = Core(
+            rules=BELIEVED,
             blocks=self.blocks,
             block_bytes=BLOCK,
             role=self.role.removeprefix("ec_"),  # type: ignore[arg-type]

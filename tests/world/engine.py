@@ -27,12 +27,14 @@ from ec_connector.engine.messages import WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.engine.worker import ECWorker
 from ec_connector.region.shared import SharedRegion
+from ec_protocol.announcements import PeerRules
 from ec_protocol.engine import Engine as Core
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Trace
 from tests.leftovers import SHM, prefix
 from tests.recording import played, recorded
+from tests.world.core import BELIEVED
 from tests.world.device import GARBAGE, Device, DeviceEngine, Op
 from tests.world.host import BLOCK, DTYPE, ELEMENT, WIDTH, Host, Request, Step, expected, same
 
@@ -132,6 +134,7 @@ class Engine:
         depth: Steps that may be in flight: 2 schedules asynchronously.
         tokens, encoder_rows, cache_rows: See ``Host``.
         p2p: Its data processes: a ``Remote``, or ``RealPeers``.
+        rules: Whom it reads from, and whether they are believed.
     """
 
     def __init__(
@@ -146,6 +149,7 @@ class Engine:
         encoder_rows: int = 64,
         cache_rows: int = 64,
         p2p: Any = None,
+        rules: PeerRules = BELIEVED,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix=prefix(), dir=SHM)
         self.blocks = blocks
@@ -163,6 +167,7 @@ class Engine:
             role=self.config.role,
             ranks=world_size,
             timing=self.config.timing,
+            rules=rules,
             trace=self.trace(),
         )
         data = p2p.attach(self) if p2p is not None else None

@@ -126,14 +126,14 @@ def nothing() -> None:
 def listen(
     selector: BaseSelector, address: Address, serve: Callable[[Wire, bytes], None]
 ) -> Address:
-    """Accept connections: ``serve`` gets each, and a name for its other end."""
+    """Accept connections: ``serve`` gets each, and the address of the host it comes from."""
     listener = socket.create_server(address)
     listener.setblocking(False)
 
     def accept(_: int) -> None:
         with contextlib.suppress(OSError):  # who knocked is gone already
             sock, other_end = listener.accept()
-            serve(Wire(selector, sock, served=True), repr(other_end).encode())
+            serve(Wire(selector, sock, served=True), str(other_end[0]).encode())
 
     selector.register(listener, EVENT_READ, accept)
     return address[0], listener.getsockname()[1]

@@ -121,7 +121,7 @@ def test_a_wrong_ec_allowed_peers_is_named(value: Any) -> None:
 
 def test_a_foreign_host_is_never_asked_and_the_request_encodes_or_fails_alone() -> None:
     with engine(role="ec_consumer", p2p=Remote()) as e:
-        e.node._rules = PeerRules(allowed=AllowedPeers(["10.0.0.0/8"]).allows)
+        e.node._rules = PeerRules(AllowedPeers(["10.0.0.0/8"]).allows, shared=True)
         with_media = request("r1", ("a", 3), params=announcement("a", 3))
         without = request("r2", ("b", 3), params=announcement("b", 3), has_media=False)
         inside = request(
