@@ -81,6 +81,8 @@ class AllowedPeers:
             host: As the request says it.
             addresses: What it means.
         """
+        if self._anybody:
+            return tuple(addresses)
         if not self.allows(host):
             return ()
         return tuple(text for text in addresses if self._may_mean(host.lower(), _address(text)))
@@ -88,7 +90,7 @@ class AllowedPeers:
     def _may_mean(self, host: str, address: _Address | None) -> bool:
         if address is None:
             return False
-        if self._anybody or self._inside(address):
+        if self._inside(address):
             return True
         if host not in self._names:
             return False

@@ -92,7 +92,8 @@ class Adapter:
                 the ``[host, port]`` to announce; ``compat`` with ``vllm_version``,
                 ``model`` and ``dtype``; ``element_size`` of ``dtype``; ``quotas`` with
                 ``peer``, ``grants`` and ``holds``, shares of the region; ``p2p``,
-                whether peer-to-peer reads are on; ``events``, whether to publish events.
+                whether peer-to-peer reads are on; ``authenticated``, whether the peers that
+                it reads from prove who they are; ``events``, whether to publish events.
 
         Returns:
             ``base_addr``: address of the region as READs see it. ``agent``: hex metadata

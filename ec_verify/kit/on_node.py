@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from ec_protocol import Item, LocalProtocolError, Node, Peering, Timing, make_item
+from ec_protocol.announcements import PeerRules
 from ec_protocol.engine import Engine
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
@@ -166,6 +167,7 @@ class OnNode(InMemory, Generic[AnyShell]):
             timing=Timing(**settings["timers"]),
             hold_share=quotas.get("holds", 0.5),
             peering=peering if settings["p2p"] else None,
+            rules=PeerRules(shared=settings["authenticated"]),
         )
         self.shell = self.make_shell()
         self.at(now).turn()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
 from ec_connector.network.data.base import ReadEvent
+from ec_protocol.announcements import PeerRules
 from ec_protocol.engine import Engine
 from ec_protocol.items import Item
 from ec_protocol.processes import Kind
@@ -82,6 +83,7 @@ class Ours(HostSide, InMemory):
             ranks=self.ranks,
             timing=timing,
             hold_share=settings["quotas"].get("holds", 0.5),
+            rules=PeerRules(shared=settings["authenticated"]),
         )
         if settings["p2p"]:
             self.data_processes = KitProcesses(

@@ -60,6 +60,7 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         holds: Of a played producer: encodings it has, in this order.
         quotas: ``peer``, ``grants``, ``holds``: shares of the region.
         p2p: Whether peer-to-peer reads are on.
+        authenticated: Whether the peers that it reads from prove who they are (EC-15.8).
         events: Whether it publishes events; an implementation need not have any.
         processes: It serves and READs in processes beside its engine's; an implementation
             need not do so.
@@ -76,6 +77,7 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     holds: list[str] = []
     quotas: dict[str, float] = {}
     p2p: bool = True
+    authenticated: bool = True
     events: bool = False
     processes: bool = False
     later: bool = False

@@ -182,6 +182,7 @@ class World:
                 "element_size": ELEMENT_SIZE,
                 "quotas": setup.quotas,
                 "p2p": setup.p2p,
+                "authenticated": setup.authenticated,
                 "events": setup.events,
             },
         )
