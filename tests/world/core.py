@@ -131,7 +131,7 @@ class Region:
         """Whether the entry's blocks hold the encoding that its name promises."""
         pieces = wire.local_pieces(entry.extents, entry.nbytes, BLOCK)
         found = b"".join(bytes(self.bytes[o : o + n]) for o, n in pieces)
-        return found == content(entry.mm_hash, entry.nbytes)
+        return found == content(entry.encoding, entry.nbytes)
 
     def begin_save(self, mm_hash: str, nbytes: int) -> Copy:
         """Allocate an encoding and hand its save to a worker, which takes its time."""

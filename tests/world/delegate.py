@@ -8,6 +8,7 @@ from typing import Any
 
 from ec_connector.engine.messages import CopyReport, StepMetadata, WorkerReport
 from ec_connector.engine.scheduler import ECScheduler
+from ec_protocol.announcements import PeerRules
 from ec_protocol.engine import Engine as Core
 from ec_protocol.items import Item
 from ec_protocol.tier.encodings import EncodingTier
@@ -37,6 +38,7 @@ class Engine:
     blocks: int = 8
     world_size: int = 1
     p2p: bool = False
+    rules: PeerRules = BELIEVED
     now: float = 100.0
     node: Core = field(init=False)
     data: Played = field(init=False)
@@ -44,7 +46,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.node = Core(
-            rules=BELIEVED,
+            rules=self.rules,
             blocks=self.blocks,
             block_bytes=BLOCK,
             role=self.role.removeprefix("ec_"),  # type: ignore[arg-type]
