@@ -63,7 +63,9 @@ class Victim:
         self.data.turn()
 
     def content(self, name: str) -> bytes:
-        entry = self.node.tier.get(name)
+        tier = self.node.tier
+        # Saved here, kept under that very name, or fetched from whichever peer.
+        entry = tier.get(name) or next((e for e in tier.entries() if e.encoding == name), None)
         assert entry is not None, f"{name} is not there"
         return b"".join(bytes(self.region.view(e)) for e in entry.extents)[: entry.nbytes]
 
@@ -93,6 +95,10 @@ class Victim:
                 return
             assert time.monotonic() < deadline, f"not within {within_s} s"
             time.sleep(0.001)
+
+    def now(self) -> float:
+        """Seconds of the common clock."""
+        return boottime()
 
     def processes(self, kind: str) -> list[int]:
         """Pids of those that work."""
