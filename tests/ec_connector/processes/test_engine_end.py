@@ -64,6 +64,22 @@ def test_what_was_lent_to_one_who_exits_comes_back(consumer: Played) -> None:
     assert consumer.tier.free_blocks == consumer.tier.num_blocks
 
 
+@pytest.mark.clause("EC-14.8")
+def test_exits_that_nobody_looked_for_any_more_are_proofs_too(consumer: Played) -> None:
+    child = consumer.comes(1, "reader")
+    consumer.turn()
+    consumer.ask("h", ("127.0.0.1", 5601), 100)
+    consumer.turn()
+    loans = consumer.link.loans
+    assert loans is not None
+    assert len(loans) == 1
+    child.kill()
+    consumer.parent_dies()
+    consumer.data.shutdown()
+    assert len(loans) == 0
+    assert consumer.tier.free_blocks == consumer.tier.num_blocks
+
+
 def test_the_same_process_twice_leaves_no_descriptor(node: Played) -> None:
     node.comes(1)
     node.turn()
