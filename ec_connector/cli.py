@@ -133,7 +133,10 @@ def demo(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="copy, core, tier, ack, read, startup or all.", show_default="all"),
+        typer.Argument(
+            help="copy, core, tier, ack, read, startup, processes or all; or deaths, alone.",
+            show_default="all",
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer repetitions, smaller regions: a smoke test.")
@@ -145,6 +148,10 @@ def bench(
         Path | None,
         typer.Option(help="Folder for one PNG per benchmark.", show_default=False),
     ] = None,
+    count: Annotated[
+        int, typer.Option(min=1, help="deaths: how many processes are killed; --quick: 20.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="deaths: which, in what order, asked for what.")] = 1,
 ) -> None:
     """Measure against hand-written baselines, and vLLM's classes where installed.
 
@@ -161,6 +168,9 @@ def bench(
     err = Console(stderr=True, highlight=False)
     try:
         chosen = benches.choose(names or [])
+        if chosen == ["deaths"]:
+            _deaths(20 if quick else count, seed, quick, as_json)
+            return
         rows = benches.run(
             chosen, quick, on_start=lambda name: err.print(f"{name} ...", markup=False)
         )
@@ -189,6 +199,23 @@ def bench(
             f"{row.ratio:.3g}",
         )
     Console(highlight=False, width=max(110, err.width)).print(table)
+
+
+def _deaths(count: int, seed: int, quick: bool, as_json: bool) -> None:
+    """``bench deaths``; exits 1 if anything is wrong."""
+    from rich.console import Console
+
+    from ec_connector.bench.deaths import run_deaths
+    from ec_connector.demo.report import progress_bar
+
+    with progress_bar(count) as step:
+        report = run_deaths(count, seed, stall_s=1.0 if quick else 2.0, step=step)
+    if as_json:
+        typer.echo(json.dumps(report.document()))
+    else:
+        report.print(Console(highlight=False, width=max(110, Console(stderr=True).width)))
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 @app.command()
