@@ -147,7 +147,7 @@ def test_producer_restart_on_the_same_port(consumer: Inside) -> None:
     with Inside("ec_producer", bind=(host, port)) as second:
         second.save("b", b"2" * BLOCK)
         assert consumer.reader is not None  # as after the cool-down
-        consumer.reader.reader.fetches.attempts.peers.cooldown_s = 0.0
+        consumer.reader.reader.fetches.attempts.peers._losses.clear()
         assert consumer.fetch("b", second.address, BLOCK) == "ready"
         assert consumer.bytes_of("b") == b"2" * BLOCK
 
