@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ec_connector.proxy.media import ENCODER_FIELDS, Announcement, Media
+from ec_connector.proxy.media import Announcement, Media
 
 Address = tuple[str, int]
 
@@ -25,18 +25,18 @@ MAX_KEPT: Final = 16_384
 _MAX_ADDRESSES: Final = 1024
 
 
-def memory_key(body: Mapping[str, Any], media: Media) -> str:
+def memory_key(fields: Mapping[str, Any], media: Media) -> str:
     """What tells one encoding from another, before an encoder has named it.
 
+    Args:
+        fields: What of the request changes how media is encoded.
+        media: One piece of it.
+
     Returns:
-        Equal for equal media that are encoded alike; ``""`` when the request does not
-        hold the media itself and does not name it either: what is behind a URL may
-        change.
+        Equal for equal media that are encoded alike. It follows from the media's
+        content: no client can give it to other media.
     """
-    if not (media.inline or media.content.get("uuid")):
-        return ""
-    fields = [body.get(name) for name in ENCODER_FIELDS]
-    text = json.dumps([fields, media.key], sort_keys=True)
+    text = json.dumps([dict(fields), media.key], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
@@ -73,7 +73,7 @@ class Announced:
 
     def get(self, key: str) -> Announcement | None:
         """What was announced under ``key``, if it is believed to hold."""
-        found = self._kept.get(key) if key else None
+        found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
         return found
@@ -82,17 +82,13 @@ class Announced:
         """An encoder announced something.
 
         Args:
-            key: ``memory_key``; nothing is kept under an empty one.
+            key: ``memory_key``.
             announcement: What it said; kept only if a reference can take the media's
                 place and the encoder's events are heard.
             asked_at: When it was asked, by ``clock``.
         """
         where = _addresses(announcement)
-        if (
-            not key
-            or not announcement.replaces_media
-            or not self._watched.issuperset(where.values())
-        ):
+        if not announcement.replaces_media or not self._watched.issuperset(where.values()):
             return
         if self.lost_since(announcement, asked_at):
             return

@@ -16,7 +16,8 @@ import aiohttp
 
 from ec_connector.proxy.announced import Announced, memory_key
 from ec_connector.proxy.fleet import Backend, Fleet
-from ec_connector.proxy.http import post
+from ec_connector.proxy.http import Headers, post, set_header
+from ec_connector.proxy.intake import Workers
 from ec_connector.proxy.media import (
     Announcement,
     Media,
@@ -40,6 +41,7 @@ class Encoders:
         fleet: The encoder instances.
         session: HTTP client.
         metrics: The proxy's.
+        workers: Where long requests are written.
         announced: What is known to be encoded; None when no events are heard.
     """
 
@@ -49,64 +51,66 @@ class Encoders:
         fleet: Fleet,
         session: aiohttp.ClientSession,
         metrics: ProxyMetrics,
+        workers: Workers,
         announced: Announced | None = None,
     ) -> None:
         self._announced = announced
         self._fleet = fleet
         self._session = session
         self._metrics = metrics
+        self._workers = workers
         self._tries = 1 + settings.retries
         self._timeout = aiohttp.ClientTimeout(
             total=settings.encoder_timeout_s, sock_connect=settings.connect_timeout_s
         )
 
     async def encode(
-        self, body: Mapping[str, Any], media: Sequence[Media], headers: Mapping[str, str]
+        self, fields: Mapping[str, Any], media: Sequence[Media], headers: Headers
     ) -> dict[str, Announcement]:
         """Have all media of a request encoded.
 
         Args:
-            body: The client's request.
-            media: ``find_media(body)``.
+            fields: What of the client's request changes how its media is encoded.
+            media: All of it.
             headers: What of the client's headers goes on; each encoder request gets
                 an ``X-Request-Id`` of its own.
 
         Returns:
             What was announced, by ``Media.key``; an entry for every key that was sent.
         """
-        different = {item.key: item for item in media if item.key}
+        different = {item.key: item for item in media}
         answers = await asyncio.gather(
             *(
-                self._known_or_encoded(body, item, _numbered(headers, number))
+                self._known_or_encoded(fields, item, _numbered(headers, number))
                 for number, item in enumerate(different.values())
             )
         )
         return dict(
-            zip(different, await self._again(body, different, answers, headers), strict=True)
+            zip(different, await self._again(fields, different, answers, headers), strict=True)
         )
 
     async def _known_or_encoded(
-        self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]
+        self, fields: Mapping[str, Any], media: Media, headers: Headers
     ) -> tuple[Announcement, float]:
         """An announcement, and since when it is known to hold."""
         if self._announced is None:
-            return await self._encode_one(body, media, headers), 0.0
+            return await self._encode_one(fields, media, headers), 0.0
         asked_at = self._announced.clock()
-        key = memory_key(body, media)
+        key = memory_key(fields, media)
         known = self._announced.get(key)
         if known is not None:
             self._metrics.announcements.labels("reused").inc()
             return known, asked_at
-        found = await self._encode_one(body, media, headers)
+        found = await self._encode_one(fields, media, headers)
         self._announced.remember(key, found, asked_at)
         return found, asked_at
 
     async def _again(
         self,
-        body: Mapping[str, Any],
+        fields: Mapping[str, Any],
         different: Mapping[str, Media],
         answers: Sequence[tuple[Announcement, float]],
-        headers: Mapping[str, str],
+        headers: Headers,
     ) -> list[Announcement]:
         """Announcements that still hold.
 
@@ -121,7 +125,7 @@ class Encoders:
         started = announced.clock()
         repeated = await asyncio.gather(
             *(
-                self._encode_one(body, item, _numbered(headers, len(different) + number))
+                self._encode_one(fields, item, _numbered(headers, len(different) + number))
                 for number, (item, gone) in enumerate(zip(different.values(), lost, strict=True))
                 if gone
             )
@@ -134,9 +138,9 @@ class Encoders:
         return result
 
     async def _encode_one(
-        self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]
+        self, fields: Mapping[str, Any], media: Media, headers: Headers
     ) -> Announcement:
-        payload = json.dumps(encoder_request(body, media)).encode()
+        payload = await self._workers.run(media.nbytes, _written, fields, media)
         tried: list[Backend] = []
         for _ in range(self._tries):
             backend = self._fleet.pick(tried)
@@ -165,9 +169,7 @@ class Encoders:
                 break
         return Announcement({})
 
-    async def _post(
-        self, backend: Backend, payload: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
+    async def _post(self, backend: Backend, payload: bytes, headers: Headers) -> tuple[int, bytes]:
         with backend.busy():
             async with await post(
                 self._session,
@@ -184,8 +186,12 @@ class Encoders:
                 return response.status, bytes(answer)
 
 
-def _numbered(headers: Mapping[str, str], number: int) -> dict[str, str]:
-    return {**headers, "X-Request-Id": f"{headers['X-Request-Id']}-ec{number}"}
+def _numbered(headers: Headers, number: int) -> Headers:
+    return set_header(headers, "X-Request-Id", f"{headers['X-Request-Id']}-ec{number}")
+
+
+def _written(fields: Mapping[str, Any], media: Media) -> bytes:
+    return json.dumps(encoder_request(fields, media)).encode()
 
 
 def _parsed(answer: bytes) -> object:

@@ -15,15 +15,18 @@ import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict
 
+from ec_connector.proxy.listening import listening
 from ec_connector.proxy.server import Proxy
 from ec_connector.proxy.settings import ProxySettings
+from ec_connector.proxy.surfaces import SURFACES
 
 PICTURE = "data:image/png;base64,"
 
@@ -51,12 +54,13 @@ def mm_hash(part: dict[str, Any]) -> str:
 
 
 class Fake:
-    """One instance. ``requests`` are the bodies it was sent, ``headers`` theirs."""
+    """One instance. ``requests`` are the bodies it was sent, ``headers`` and ``paths`` theirs."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.raw: list[bytes] = []
+        self.paths: list[str] = []
         self.status = 200
         self.breaks = False
         self.breaks_once = False
@@ -71,7 +75,8 @@ class Fake:
 
     async def start(self) -> None:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_post("/v1/chat/completions", self._handle)
+        for path in SURFACES:
+            app.router.add_post(path, self._handle)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         self.server = TestServer(app, host="127.0.0.1")
@@ -91,6 +96,7 @@ class Fake:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.raw.append(await request.read())
+        self.paths.append(request.path)
         self.requests.append(json.loads(self.raw[-1]))
         self.headers.append(request.headers.copy())
         self.transport = request.transport
@@ -166,10 +172,16 @@ class FakeDecoder(Fake):
         super().__init__()
         self.loses = False
         self.more: dict[str, Any] = {}
+        self.said: CIMultiDict[str] = CIMultiDict()
         self.words = ["a", "red", "square"]
         self.between: Callable[[int], Awaitable[None]] | None = None
+        self.replies: bytes | None = None
 
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if self.replies is not None:
+            kind = "text/event-stream" if body.get("stream") else "application/json"
+            headers = CIMultiDict([("Content-Type", kind), *self.said.items()])
+            return web.Response(body=self.replies, headers=headers)
         lost = self.loses and "image_embeds" in json.dumps(body)
         if not body.get("stream"):
             if lost:
@@ -192,6 +204,29 @@ class FakeDecoder(Fake):
 
 
 @dataclass
+class Wire:
+    """A client's end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def begin(self, path: str, *headers: str) -> None:
+        """The head of a POST."""
+        head = "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *headers, "", ""])
+        self.writer.write(head.encode())
+
+    def chunk(self, data: bytes) -> None:
+        """A piece of a body that is sent in chunks."""
+        self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    async def answer(self) -> tuple[int, Any]:
+        """Status and JSON document."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+        return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
+
+
+@dataclass
 class World:
     """Encoders, decoders, the proxy and a client."""
 
@@ -200,7 +235,6 @@ class World:
     proxy: Proxy
     url: str
     client: aiohttp.ClientSession
-    stack: AsyncExitStack = field(repr=False)
 
     @property
     def encoder(self) -> FakeEncoder:
@@ -210,14 +244,26 @@ class World:
     def decoder(self) -> FakeDecoder:
         return self.decoders[0]
 
-    async def post(self, body: object, **more: Any) -> tuple[int, Any]:
+    async def post(
+        self, body: object, path: str = "/v1/chat/completions", **more: Any
+    ) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self.client.post(f"{self.url}/v1/chat/completions", data=data, **more) as r:
+        async with self.client.post(self.url + path, data=data, **more) as r:
             return r.status, await r.json()
 
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self.client.get(self.url + path) as r:
+    async def get(self, path: str, **more: Any) -> tuple[int, str]:
+        async with self.client.get(self.url + path, **more) as r:
             return r.status, await r.text()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Wire]:
+        """A connection of which a test says each byte."""
+        host, port = self.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            yield Wire(reader, writer)
+        finally:
+            writer.close()
 
     async def sample(self, line: str) -> float:
         """The value of one line of ``/metrics``; 0 if there is none."""
@@ -232,6 +278,7 @@ class World:
 async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncIterator[World]:
     # Checks in the background would only disturb the tests; one asks for them.
     settings.setdefault("health_interval_s", 3600.0)
+    settings.setdefault("port", 0)
     async with AsyncExitStack() as stack:
         fakes: list[Fake] = [FakeEncoder() for _ in range(encoders)]
         fakes += [FakeDecoder() for _ in range(decoders)]
@@ -245,9 +292,7 @@ async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncI
                 **settings,
             )
         )
-        server = TestServer(proxy.app(), host="127.0.0.1")
-        await server.start_server()
-        stack.push_async_callback(server.close)
+        url = await stack.enter_async_context(listening(proxy))
         # The first health check must not come in the middle of a test.
         for fake in fakes:
             await fake.checked.wait()
@@ -256,9 +301,8 @@ async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncI
             [fake for fake in fakes if isinstance(fake, FakeEncoder)],
             [fake for fake in fakes if isinstance(fake, FakeDecoder)],
             proxy,
-            str(server.make_url("")).rstrip("/"),
+            url,
             client,
-            stack,
         )
 
 

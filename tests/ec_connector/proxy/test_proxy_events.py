@@ -294,7 +294,7 @@ async def test_addresses_that_a_decoder_announces_do_not_reach_clients(w):
 
 
 def test_an_answer_that_announces_nothing_stays_the_same_bytes():
-    from ec_connector.proxy.relay import without_addresses
+    from ec_connector.proxy.answers import without_addresses
 
     for body in (
         b'{"a":  1.0}',

@@ -172,7 +172,7 @@ async def test_decoders_take_turns(policy):
         assert [len(d.requests) for d in w.decoders] == [2, 2, 2]
 
 
-@in_world(decoders=2)
+@in_world(decoders=2, show_backends=True)
 async def test_least_loaded_leaves_a_busy_decoder_alone(w):
     busy, other = w.decoders
     busy.gate = asyncio.Event()
@@ -192,7 +192,7 @@ async def test_models_are_the_decoders(w):
     assert (status, json.loads(page)["data"]) == (200, [{"id": "m"}])
 
 
-@in_world()
+@in_world(show_backends=True)
 async def test_metrics_page(w):
     await w.post(chat(RED))
     status, page = await w.get("/metrics")
