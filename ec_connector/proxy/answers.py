@@ -44,6 +44,9 @@ class Events:
         Raises:
             TooLong: One event is too long.
         """
+        # Not when it became so: what came before it is the client's.
+        if len(self._rest) > self._limit:
+            raise TooLong(f"an event of the stream is longer than {self._limit} bytes")
         seen = max(0, len(self._rest) - _END_BYTES)
         self._rest += chunk
         cut = 0
@@ -51,8 +54,6 @@ class Events:
             cut = end.end()
         whole = bytes(self._rest[:cut])
         del self._rest[:cut]
-        if len(self._rest) > self._limit:
-            raise TooLong(f"an event of the stream is longer than {self._limit} bytes")
         return self._cleaned(whole)
 
     def end(self) -> bytes:

@@ -97,7 +97,8 @@ class Fake:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.raw.append(await request.read())
         self.paths.append(request.path)
-        self.requests.append(json.loads(self.raw[-1]))
+        body = json.loads(self.raw[-1])
+        self.requests.append(body)
         self.headers.append(request.headers.copy())
         self.transport = request.transport
         self.arrived.set()
@@ -110,7 +111,7 @@ class Fake:
             if self.status != 200:
                 error = {"error": {"message": "no", "type": "x", "code": self.status}}
                 return web.json_response(error, status=self.status)
-            return await self.answer(request, self.requests[-1])
+            return await self.answer(request, body)
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
