@@ -148,7 +148,6 @@ class Fetcher:
             auto_decompress=False,
             # An environment's proxy would resolve names by itself.
             trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=settings.fetch_timeout_s),
         )
 
     async def close(self) -> None:

@@ -39,15 +39,21 @@ class Shop:
         self.body = PNG
         self.headers = {"Content-Type": "image/png"}
         self.to: str | None = None
+        self.ends = True
         self.gate: asyncio.Event | None = None
         self.port = 0
 
-    async def _serve(self, request: web.Request) -> web.Response:
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.host + request.path)
         if self.gate is not None:
             await self.gate.wait()
         if self.to is not None and request.path != "/end":
             return web.Response(status=302, headers={"Location": self.to})
+        if not self.ends:
+            response = web.StreamResponse(headers=self.headers)
+            await response.prepare(request)
+            await response.write(self.body)
+            await asyncio.Event().wait()
         return web.Response(body=self.body, headers=self.headers)
 
     def url(self, path: str = "/a.png", host: str = "127.0.0.1") -> str:
@@ -321,12 +327,12 @@ async def test_what_is_no_picture_does_not_come_back_as_one(headers):
 @scenario
 async def test_fetched_media_is_bounded_and_counted():
     async with both(max_media_bytes=5000) as (w, s):
-        s.body = b"x" * 5001
+        s.body, s.ends = b"x" * 5001, False
         status, answer = await w.post(chat(at(s.url())))
         assert (status, answer["error"]["code"]) == (413, "media_too_large")
         assert w.proxy.memory.nbytes == 0
     async with both(max_body_bytes=4000, max_held_bytes=4000) as (w, s):
-        s.body = b"x" * 5000
+        s.body, s.ends = b"x" * 5000, False
         status, answer = await w.post(chat(at(s.url())))
         assert (status, answer["error"]["code"]) == (503, "overloaded")
         assert w.proxy.memory.nbytes == 0
