@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ec_connector.engine.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
+from ec_connector.engine.placeholders import Placeholders
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.items import Item
 from ec_protocol.node import Node
@@ -46,10 +47,13 @@ class _Seen:
         preemptions: So often the request was started anew.
         in_cache: Encodings that the host keeps for it in its own encoder cache. It does
             so until it says otherwise, or until it preempts the request.
+        refused: Whether an item without media contradicts what is known (EC-11.5);
+            None before that was looked at.
     """
 
     preemptions: int
     in_cache: set[str] = field(default_factory=set)
+    refused: bool | None = None
 
 
 class ECScheduler:
@@ -85,6 +89,7 @@ class ECScheduler:
         self.clock = clock
         self.counters: Counter[str] = Counter()
         self._step_id = 0
+        self._placeholders = Placeholders()
         self._requests: dict[str, _Seen] = {}
         # Requests that the host is to fail and has not been told of.
         self._unavailable: set[str] = set()
@@ -115,10 +120,13 @@ class ECScheduler:
         if all(item.has_media for item in items) and (node.reads is None or not params):
             return True
         seen = self._seen(request)
+        if seen.refused is None:
+            seen.refused = any(self._placeholders.refuses(item, params) for item in items)
+            self.counters["references_refused"] += seen.refused
         now = self.clock()
-        ready = available = True
+        ready, available = True, not seen.refused
         with self.lock:
-            for item in items:
+            for item in items if available else ():
                 computed = 0 < item.end <= num_computed_tokens
                 if not item.nbytes or computed or item.mm_hash in seen.in_cache:
                     continue
@@ -164,6 +172,7 @@ class ECScheduler:
         item = self.items(request)[index]
         if self.node.loads:
             self._seen(request).in_cache.add(item.mm_hash)
+            self._placeholders.learn(item)
         with self.lock:
             self.node.plan(item, request.request_id)
 
