@@ -47,7 +47,11 @@ def test_another_grid_of_as_many_rows_fails_that_request_alone(grid: Any) -> Non
     assert asked(engine, reference("a", grid)) == (grid is None)
     assert engine.scheduler.stats()["references_refused"] == (grid is not None)
     assert asked(engine, reference("a", [1, 8, 8], "right"))
-    assert asked(engine, Request("media", [item("a", metadata=GRID)]))
+    other = {"image_grid_thw": [1, 4, 16]}
+    assert asked(engine, Request("media", [item("a", metadata=other)])), "it is encoded here"
+    mixed = [item("b", has_media=False), item("a", metadata=other)]
+    engine.save("b")
+    assert asked(engine, Request("both", mixed))
 
 
 @pytest.mark.clause("EC-11.5")
@@ -110,7 +114,9 @@ for _ in range(100_000):
 
 @pytest.mark.clause("EC-11.4")
 @pytest.mark.parametrize(
-    "value", [DEEP, [1] * 100_000, [[1] * 4000] * 4000], ids=["deep", "long", "both"]
+    "value",
+    [DEEP, [1] * 10_000_000, [[1] * 4000] * 4000, [[[[[]] * 4000] * 4000] * 4000] * 4000],
+    ids=["deep", "long", "both", "empty"],
 )
 def test_no_announcement_costs_much_or_ends_the_engine(value: Any) -> None:
     engine = Engine(p2p=FakeP2P())
@@ -160,3 +166,12 @@ def test_the_log_says_what_contradicts_what_and_does_not_grow(caplog: Any) -> No
     assert [line.partition("no. ")[2][0] for line in lines] == ["1", "2", "4", "8"]
     assert json.dumps([1.0, 4.0, 16.0]) in lines[0]
     assert json.dumps([1.0, 8.0, 8.0]) in lines[0]
+
+
+def test_a_long_list_is_not_even_copied() -> None:
+    class Long(list[int]):
+        def __reversed__(self) -> Any:
+            raise AssertionError("copied")
+
+    reference_of = item("a", has_media=False, metadata={"g": [1]})
+    assert Placeholders().refuses(reference_of, {"a": {"metadata": {"g": Long([1] * 5000)}}})
