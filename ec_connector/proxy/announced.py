@@ -25,19 +25,24 @@ MAX_KEPT: Final = 16_384
 _MAX_ADDRESSES: Final = 1024
 
 
-def memory_key(fields: Mapping[str, Any], media: Media) -> str:
-    """What tells one encoding from another, before an encoder has named it.
+def encoding_name(fields: Mapping[str, Any], media: Media) -> str:
+    """What the encoding of media is called in references.
+
+    Decoders keep what they know of media by its name, of references too. A name of our
+    own keeps references apart from media that a decoder has named by itself: what it
+    learned from the one can never be wrong for the other.
 
     Args:
         fields: What of the request changes how media is encoded.
         media: One piece of it.
 
     Returns:
-        Equal for equal media that are encoded alike. It follows from the media's
-        content: no client can give it to other media.
+        Equal for equal media that are encoded alike. It follows from the content: no
+        client can give it to other media.
     """
-    text = json.dumps([dict(fields), media.key], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    said = {field: value for field, value in fields.items() if value}
+    text = json.dumps([said, media.key], sort_keys=True)
+    return "ecp-" + hashlib.blake2b(text.encode(), digest_size=24).hexdigest()
 
 
 def _addresses(announcement: Announcement) -> dict[str, Address]:
@@ -49,7 +54,7 @@ def _addresses(announcement: Announcement) -> dict[str, Address]:
 
 
 class Announced:
-    """Announcements by ``memory_key``. One thread.
+    """Announcements by key. One thread.
 
     Args:
         limit: Announcements kept; of more the one that was used longest ago goes.
@@ -82,7 +87,7 @@ class Announced:
         """An encoder announced something.
 
         Args:
-            key: ``memory_key``.
+            key: Of the media and how it is encoded.
             announcement: What it said; kept only if a reference can take the media's
                 place and the encoder's events are heard.
             asked_at: When it was asked, by ``clock``.

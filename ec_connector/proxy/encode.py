@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from ec_connector.proxy.announced import Announced, memory_key
+from ec_connector.proxy.announced import Announced, encoding_name
 from ec_connector.proxy.fleet import Backend, Fleet
 from ec_connector.proxy.http import Headers, post, set_header
 from ec_connector.proxy.intake import Workers
@@ -31,6 +31,21 @@ logger = logging.getLogger(__name__)
 
 #: An encoder's answer holds no tokens; one that is longer is none.
 _MAX_ANSWER_BYTES: Final = 4 << 20
+
+
+class _Wanted:
+    """One encoding: of which media, encoded how, under which name."""
+
+    def __init__(self, fields: Mapping[str, Any], media: Media, named: bool) -> None:
+        self.media = media
+        self._fields = fields
+        name = encoding_name(fields, media)
+        self._name = name if named else None
+        self.key = name if named else f"as decoders name it: {name}"
+
+    def written(self) -> bytes:
+        """The request to an encoder; takes time for long media."""
+        return json.dumps(encoder_request(self._fields, self.media, self._name)).encode()
 
 
 class Encoders:
@@ -65,7 +80,7 @@ class Encoders:
         )
 
     async def encode(
-        self, fields: Mapping[str, Any], media: Sequence[Media], headers: Headers
+        self, fields: Mapping[str, Any], media: Sequence[Media], headers: Headers, *, named: bool
     ) -> dict[str, Announcement]:
         """Have all media of a request encoded.
 
@@ -74,41 +89,46 @@ class Encoders:
             media: All of it.
             headers: What of the client's headers goes on; each encoder request gets
                 an ``X-Request-Id`` of its own.
+            named: Encode under ``encoding_name``, for references; otherwise as decoders
+                name the media itself.
 
         Returns:
             What was announced, by ``Media.key``; an entry for every key that was sent.
         """
-        different = {item.key: item for item in media}
+        different = {item.key: _Wanted(fields, item, named) for item in media}
         answers = await asyncio.gather(
             *(
-                self._known_or_encoded(fields, item, _numbered(headers, number))
+                self._known_or_encoded(item, _numbered(headers, number))
                 for number, item in enumerate(different.values())
             )
         )
-        return dict(
-            zip(different, await self._again(fields, different, answers, headers), strict=True)
-        )
+        return dict(zip(different, await self._again(different, answers, headers), strict=True))
+
+    def forget(self, fields: Mapping[str, Any], media: Sequence[Media]) -> None:
+        """References to these were found to be lost."""
+        if self._announced is not None:
+            keys = [_Wanted(fields, item, True).key for item in media]
+            self._announced.forget_keys(keys)
 
     async def _known_or_encoded(
-        self, fields: Mapping[str, Any], media: Media, headers: Headers
+        self, wanted: _Wanted, headers: Headers
     ) -> tuple[Announcement, float]:
         """An announcement, and since when it is known to hold."""
         if self._announced is None:
-            return await self._encode_one(fields, media, headers), 0.0
+            return await self._encode_one(wanted, headers), 0.0
         asked_at = self._announced.clock()
-        key = memory_key(fields, media)
+        key = wanted.key
         known = self._announced.get(key)
         if known is not None:
             self._metrics.announcements.labels("reused").inc()
             return known, asked_at
-        found = await self._encode_one(fields, media, headers)
+        found = await self._encode_one(wanted, headers)
         self._announced.remember(key, found, asked_at)
         return found, asked_at
 
     async def _again(
         self,
-        fields: Mapping[str, Any],
-        different: Mapping[str, Media],
+        different: Mapping[str, _Wanted],
         answers: Sequence[tuple[Announcement, float]],
         headers: Headers,
     ) -> list[Announcement]:
@@ -125,7 +145,7 @@ class Encoders:
         started = announced.clock()
         repeated = await asyncio.gather(
             *(
-                self._encode_one(fields, item, _numbered(headers, len(different) + number))
+                self._encode_one(item, _numbered(headers, len(different) + number))
                 for number, (item, gone) in enumerate(zip(different.values(), lost, strict=True))
                 if gone
             )
@@ -137,10 +157,8 @@ class Encoders:
             result.append(Announcement({}) if announced.lost_since(found, started) else found)
         return result
 
-    async def _encode_one(
-        self, fields: Mapping[str, Any], media: Media, headers: Headers
-    ) -> Announcement:
-        payload = await self._workers.run(media.nbytes, _written, fields, media)
+    async def _encode_one(self, wanted: _Wanted, headers: Headers) -> Announcement:
+        payload = await self._workers.run(wanted.media.nbytes, wanted.written)
         tried: list[Backend] = []
         for _ in range(self._tries):
             backend = self._fleet.pick(tried)
@@ -188,10 +206,6 @@ class Encoders:
 
 def _numbered(headers: Headers, number: int) -> Headers:
     return set_header(headers, "X-Request-Id", f"{headers['X-Request-Id']}-ec{number}")
-
-
-def _written(fields: Mapping[str, Any], media: Media) -> bytes:
-    return json.dumps(encoder_request(fields, media)).encode()
 
 
 def _parsed(answer: bytes) -> object:

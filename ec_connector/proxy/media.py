@@ -228,16 +228,20 @@ def dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def encoder_request(fields: Mapping[str, Any], media: Media) -> dict[str, Any]:
+def encoder_request(
+    fields: Mapping[str, Any], media: Media, name: str | None = None
+) -> dict[str, Any]:
     """The request that makes an encoder encode one piece of media, and nothing more.
 
     Args:
         fields: What else of the client's request changes how it is encoded.
         media: The media.
+        name: What the encoding is to be called; None leaves that to the encoder.
     """
+    part = media.part if name is None else {**media.part, "uuid": name}
     return {
         **fields,
-        "messages": [{"role": "user", "content": [media.part]}],
+        "messages": [{"role": "user", "content": [part]}],
         "max_tokens": 1,
         "stream": False,
     }
@@ -290,20 +294,21 @@ def decoder_request(
         body: The client's request; it is not changed.
         media: All of it.
         announced: Announcements by ``Media.key``.
-        keep_media: Replace nothing.
+        keep_media: Replace nothing. Otherwise encodings have names that only references
+            use, and nothing is said of media that stays.
 
     Returns:
         The request and how many pieces of media a reference replaces in it.
     """
     result = dict(body)
-    params: dict[str, Any] = {}
-    for announcement in announced.values():
-        params.update(announcement.params)
-    if params:
-        result["ec_transfer_params"] = params
     nothing = Announcement({})
     kept = {m.modality for m in media if not announced.get(m.key, nothing).replaces_media}
     replaced = [m for m in media if not keep_media and m.modality not in kept]
+    params: dict[str, Any] = {}
+    for m in media if keep_media else replaced:
+        params.update(announced.get(m.key, nothing).params)
+    if params:
+        result["ec_transfer_params"] = params
     fresh: set[int] = {id(result)}
     for m in replaced:
         _put(result, m.path, _reference(m, announced[m.key]), fresh)

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import web
 
 from ec_connector.proxy.access import Keys, read_keys
-from ec_connector.proxy.announced import Announced, memory_key
+from ec_connector.proxy.announced import Announced
 from ec_connector.proxy.encode import Encoders
 from ec_connector.proxy.errors import BackendFailed, BackendTimeout, EncodingLost, ProxyError
 from ec_connector.proxy.fetching import Fetcher, media_too_large
@@ -185,9 +185,7 @@ class Proxy:
                 except EncodingLost as exc:
                     logger.warning("media put back into the request: %s", exc)
                     self.metrics.retries.labels("encoding_lost").inc()
-                    if self._announced is not None:
-                        fields = surface.encoding_fields(asked.body)
-                        self._announced.forget_keys(memory_key(fields, m) for m in asked.media)
+                    self._encode.forget(surface.encoding_fields(asked.body), asked.media)
                     payload = asked.raw
         else:
             payload = asked.raw
@@ -223,20 +221,16 @@ class Proxy:
     async def _with_announcements(self, asked: Asked) -> tuple[bytes, bool]:
         """The decoder's request, and whether media was replaced in it."""
         media, surface = asked.media, asked.surface
+        refer = not self.settings.keep_media and surface.may_refer(asked.body)
         with self.metrics.encode_seconds.time():
             announced = await self._encode.encode(
-                surface.encoding_fields(asked.body), media, asked.headers
+                surface.encoding_fields(asked.body), media, asked.headers, named=refer
             )
-        changed, replaced = decoder_request(
-            asked.body,
-            media,
-            announced,
-            keep_media=self.settings.keep_media or not surface.carries_references,
-        )
-        with_params = sum(bool(announced[m.key].params) for m in media)
+        changed, replaced = decoder_request(asked.body, media, announced, keep_media=not refer)
+        with_params = 0 if refer else sum(bool(announced[m.key].params) for m in media)
         self.metrics.media.labels("replaced").inc(replaced)
-        self.metrics.media.labels("announced").inc(max(0, with_params - replaced))
-        self.metrics.media.labels("kept").inc(len(media) - max(replaced, with_params))
+        self.metrics.media.labels("announced").inc(with_params)
+        self.metrics.media.labels("kept").inc(len(media) - replaced - with_params)
         return await self._workers.run(len(asked.raw), write, changed), replaced > 0
 
     async def _decode(

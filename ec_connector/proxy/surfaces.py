@@ -105,6 +105,14 @@ class Surface:
                 )
         return found
 
+    def may_refer(self, body: Mapping[str, Any]) -> bool:
+        """Whether references can stand for a request's media.
+
+        Decoders name media anew together with the options of its processing, a reference
+        too, so that with such options it would name another encoding.
+        """
+        return self.carries_references and not any(body.get(name) for name in _RENAMING)
+
     def encoding_fields(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What of a request changes how its media is encoded."""
         return {name: body[name] for name in self.encoding if name in body}
@@ -175,7 +183,8 @@ def _blocks(items: object, path: Path) -> Iterator[Part]:
             yield from _dicts(block.get("content"), (*at, "content"))
 
 
-_ENCODING: Final = ("model", "mm_processor_kwargs", "media_io_kwargs", "cache_salt")
+_RENAMING: Final = ("mm_processor_kwargs", "media_io_kwargs")
+_ENCODING: Final = ("model", "cache_salt", *_RENAMING)
 
 CHAT: Final = Surface(
     path="/v1/chat/completions",

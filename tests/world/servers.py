@@ -9,6 +9,7 @@ until the test ends it.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import hashlib
 import inspect
@@ -23,10 +24,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
+from ec_connector.proxy.announced import encoding_name
 from ec_connector.proxy.listening import listening
 from ec_connector.proxy.server import Proxy
 from ec_connector.proxy.settings import ProxySettings
-from ec_connector.proxy.surfaces import SURFACES
+from ec_connector.proxy.surfaces import CHAT, SURFACES
 
 PICTURE = "data:image/png;base64,"
 
@@ -44,13 +46,34 @@ def chat(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def url_of(part: dict[str, Any]) -> str:
-    payload = part.get("image_url") or part.get("audio_url") or part.get("video_url")
-    url: str = payload["url"] if isinstance(payload, dict) else payload
+    fields = ("image_url", "audio_url", "video_url", "input_audio")
+    payload = next(part[name] for name in fields if name in part)
+    url: str = payload.get("url") or payload["data"] if isinstance(payload, dict) else payload
     return url
 
 
+#: What sizes the placeholder, by modality.
+SIZES = {
+    "image": {"image_grid_thw": [1, 8, 8]},
+    "video": {"video_grid_thw": [2, 8, 8], "second_per_grid_ts": [0.5]},
+    "audio": {"audio_feature_lengths": [100], "audio_num_tokens": [25]},
+}
+
+
+def sizes_of(part: dict[str, Any]) -> dict[str, Any]:
+    return next(size for kind, size in SIZES.items() if any(kind in name for name in part))
+
+
 def mm_hash(part: dict[str, Any]) -> str:
+    """What an instance calls media: as it was told to, or by its content."""
     return str(part.get("uuid") or hashlib.sha256(url_of(part).encode()).hexdigest()[:16])
+
+
+def name_of(part: dict[str, Any], **fields: Any) -> str:
+    """What the proxy calls the encoding of media in references, with ``chat``'s model."""
+    (media,) = CHAT.find_media(chat(copy.deepcopy(part)), limit=1)
+    media.name()
+    return encoding_name({"model": "m", **fields}, media)
 
 
 class Fake:
@@ -145,12 +168,15 @@ class FakeEncoder(Fake):
             else:
                 announced[mm_hash(part)] = {
                     "item_indices": [index],
-                    "metadata": {"image_grid_thw": [1, 8, 8]},
+                    "metadata": sizes_of(part),
                     "peer_host": self.peer[0],
                     "peer_port": self.peer[1],
                     "size_bytes": 8192,
                     "shape": [16, 128],
                 }
+            if (body.get("mm_processor_kwargs") or {}).get("use_audio_in_video"):
+                sound = {**announced[mm_hash(part)], "item_indices": [index + 1]}
+                announced["sound of " + mm_hash(part)] = {**sound, "metadata": SIZES["audio"]}
         return web.json_response({"choices": [], "ec_transfer_params": announced})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ec_connector.proxy.announced import Announced, memory_key
+from ec_connector.proxy.announced import Announced, encoding_name
 from ec_connector.proxy.media import Announcement
 from ec_connector.proxy.surfaces import CHAT
 from tests.needs import needs
@@ -113,7 +113,7 @@ def key_of(part: dict[str, Any], **fields: Any) -> str:
     body = chat(dict(part), **fields)
     (media,) = CHAT.find_media(body, limit=1)
     media.name()
-    return memory_key(CHAT.encoding_fields(body), media)
+    return encoding_name(CHAT.encoding_fields(body), media)
 
 
 def test_keys_tell_apart_whatever_changes_the_encoding():

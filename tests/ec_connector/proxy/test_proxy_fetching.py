@@ -25,7 +25,7 @@ from aiohttp.test_utils import TestServer
 from ec_connector.proxy.fetching import Allowed
 from ec_connector.proxy.settings import ProxySettings, split_names
 from ec_protocol.errors import ConfigError
-from tests.world.servers import PICTURE, World, chat, in_world, scenario, text, world
+from tests.world.servers import PICTURE, World, chat, in_world, name_of, scenario, text, world
 
 LOOPBACK = ("127.0.0.0/8",)
 PNG = b"\x89PNG and more"
@@ -143,7 +143,8 @@ async def test_allowed_media_is_fetched_once_and_sent_as_it_is():
         assert len(s.asked) == 1
         (asked,) = w.encoder.requests
         inline = PICTURE + base64.b64encode(PNG).decode()
-        assert asked["messages"][0]["content"] == [at(inline)]
+        (part,) = asked["messages"][0]["content"]
+        assert part == {**at(inline), "uuid": name_of(at(inline))}
         assert "http" not in json.dumps(w.decoder.requests[0]["messages"])
         # It is what counts: the same picture sent by somebody else is the same to encoders.
         w.decoder.loses = True
