@@ -52,7 +52,7 @@ class Media:
         part: The part, as decoders take it in chat completions.
         url: Where it is, if it is not in the request; otherwise None.
         nbytes: About how long the part is.
-        block: The block of an Anthropic message that ``part`` stands for.
+        own: What it is in the request, if that is not ``part``.
         renamed: Whether a name that the client gave it was taken out.
         key: Equal for media that is encoded alike; set once nothing is elsewhere.
     """
@@ -63,19 +63,21 @@ class Media:
     url: str | None
     nbytes: int
     renamed: bool = False
-    block: dict[str, Any] | None = None
+    own: dict[str, Any] | None = None
     key: str = ""
 
     def bring(self, media_type: str, data: str) -> None:
         """Media that was elsewhere, in base64, becomes part of the request."""
         url = f"data:{media_type};base64,{data}"
-        field = _MEDIA[self.part.get("type") or next(f for f in _MEDIA if f in self.part)][1]
+        field = next(name for _, name in _MEDIA.values() if name in self.part)
         if isinstance(self.part[field], dict):
             self.part[field]["url"] = url
         else:
             self.part[field] = url
-        if self.block is not None:
-            self.block["source"] = {"type": "base64", "media_type": media_type, "data": data}
+        if self.own is not None and self.own.get("type") == "image":
+            self.own["source"] = {"type": "base64", "media_type": media_type, "data": data}
+        elif self.own is not None:
+            self.own["image_url"] = url
         self.url, self.nbytes = None, len(url)
 
     def name(self) -> None:
@@ -145,7 +147,13 @@ def chat_media(part: dict[str, Any], path: Path) -> Media | None:
     url = holder.get("url") if isinstance(holder, dict) else holder
     if not (isinstance(url, str) and url):
         raise _missing(kind, path)
-    return Media(path, modality, part, None if _is_inline(url) else url, len(url), renamed)
+    elsewhere = None if _is_inline(url) else url
+    if kind != "input_image":
+        return Media(path, modality, part, elsewhere, len(url), renamed)
+    # As encoders take it without fail: Responses may leave out what chat asks for here.
+    theirs = {name: value for name, value in part.items() if name not in _REPLACED}
+    usual = {**theirs, "type": "image_url", "image_url": {"url": url}}
+    return Media(path, modality, usual, elsewhere, len(url), renamed, own=part)
 
 
 def anthropic_media(block: dict[str, Any], path: Path) -> Media | None:
@@ -181,7 +189,7 @@ def anthropic_media(block: dict[str, Any], path: Path) -> Media | None:
             raise _missing("image", path)
         url = f"data:{media_type};base64,{data}"
     part = {"type": "image_url", "image_url": {"url": url}}
-    return Media(path, "image", part, None if _is_inline(url) else url, len(url), block=block)
+    return Media(path, "image", part, None if _is_inline(url) else url, len(url), own=block)
 
 
 #: Blocks of Anthropic messages without media of their own; results hold further blocks.

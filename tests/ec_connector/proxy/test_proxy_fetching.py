@@ -153,6 +153,26 @@ async def test_allowed_media_is_fetched_once_and_sent_as_it_is():
         assert w.proxy.memory.nbytes == 0
 
 
+@scenario
+async def test_fetched_media_takes_its_place_on_every_way_in():
+    async with both() as (w, s):
+        inline = base64.b64encode(PNG).decode()
+        item = {"type": "input_image", "image_url": s.url()}
+        assert (await w.post({"input": [{"content": [item]}]}, "/v1/responses"))[0] == 200
+        block = {"type": "image", "source": {"type": "url", "url": s.url()}}
+        assert (await w.post({"messages": [{"content": [block]}]}, "/v1/messages"))[0] == 200
+        first, second = w.decoder.requests
+        (part,) = first["input"][0]["content"]
+        assert part == {"type": "input_image", "image_url": PICTURE + inline}
+        (part,) = second["messages"][0]["content"]
+        source = {"type": "base64", "media_type": "image/png", "data": inline}
+        assert part == {"type": "image", "source": source}
+        # The same picture is the same to encoders.
+        assert [r["messages"] for r in w.encoder.requests] == [
+            [{"role": "user", "content": [at(PICTURE + inline)]}]
+        ] * 2
+
+
 @pytest.mark.parametrize(
     ("allowed", "url", "fits"),
     [

@@ -101,6 +101,8 @@ PARTS: list[dict[str, Any]] = [
     *({**RED, "uuid": "h", kind: None} for kind in EMBEDS),
     {"type": "text", "text": "x", "image_url": {"url": PICTURE}},
     {"image_url": {"url": PICTURE}, "video_url": {"url": PICTURE}},
+    {**RED, "video_url": {"url": PICTURE}},
+    {**RED, "input_audio": {"data": "AAAA", "format": "wav"}},
     # Seen before, says the client.
     {"type": "image_url", "uuid": "h"},
     {"type": "image_url", "image_url": None, "uuid": "h"},
@@ -129,6 +131,8 @@ PARTS: list[dict[str, Any]] = [
 async def test_parts_that_name_in_place_of_bringing_are_refused(w, part):
     answer = await refused(w, chat(text("x"), part))
     assert answer["error"]["param"] == "messages.0.content.1"
+    if not set(EMBEDS).isdisjoint(part):
+        assert answer["error"]["code"] == "unexpected_reference"
     for inside in (
         {"role": "user", "content": [part]},
         {"type": "function_call_output", "output": [part]},
