@@ -169,7 +169,7 @@ class Ways(Group):
         self.wait(proxy)
         ahead()
         self.add(ways.ways(proxy, consumer, every, 6, "chat, responses, messages, completions"))
-        self.add(ways.ways(proxy, consumer, films, 4, "films, options of processing"))
+        self.add(ways.ways(proxy, consumer, films, 3, "films"))
         self.add(ways.naming(proxy, consumer, oracle, 100, 101))
         self.add(ways.orchestrated(producer, consumer, oracle, range(102, 105)))
         self.add(ways.fallen_back(producer, consumer, proxy, oracle, 105, range(106, 115)))
