@@ -14,6 +14,7 @@ needs("aiohttp", "prometheus_client")
 
 from ec_connector.proxy.answers import Events
 from ec_connector.proxy.surfaces import SURFACES
+from tests import ROOT
 from tests.world.servers import (
     PICTURE,
     SIZES,
@@ -64,10 +65,7 @@ def encoded(w: World) -> list[str]:
     """What encoders were asked to encode; always one picture, as a chat completion."""
     assert set(w.encoder.paths) == {"/v1/chat/completions"}
     parts = [request["messages"][0]["content"] for request in w.encoder.requests]
-    return sorted(
-        part["image_url"]["url"] if isinstance(part["image_url"], dict) else part["image_url"]
-        for (part,) in parts
-    )
+    return sorted(part["image_url"]["url"] for (part,) in parts)
 
 
 # ------------------------------------------------------------ where the media must stay
@@ -260,6 +258,29 @@ async def test_other_paths_are_told_what_is_served(w, path):
     assert not w.decoder.requests
 
 
+FLOWS = json.loads((ROOT / "tests/e2e/orchestrators.json").read_text())["flows"]
+NAMING = {"tokens", "features", "ec_transfer_params", "kv_transfer_params"}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [shape for flow in FLOWS for shape in (flow["encode"], *flow["steps"])],
+    ids=[f"{flow['name']}: {n}" for flow in FLOWS for n in range(1 + len(flow["steps"]))],
+)
+@in_world()
+async def test_requests_between_orchestrators_and_servers_are_not_a_clients(w, shape):
+    raw = json.dumps(shape["body"]).replace('"$IMAGE"', json.dumps(RED)).encode()
+    raw = raw.replace(b'"$NAMED"', json.dumps({**RED, "uuid": "h"}).encode())
+    status, answer = await w.post(raw, shape["path"], headers=shape["headers"])
+    if shape["path"] not in SURFACES:
+        assert (status, answer["error"]["code"]) == (404, "not_served")
+    elif NAMING.isdisjoint(shape["body"]):
+        assert status == 200  # it says nothing that a client may not say
+    else:
+        assert (status, answer["error"]["code"]) == (400, "unexpected_reference")
+        assert answer["error"]["param"] in NAMING
+
+
 @in_world()
 async def test_a_wrong_method_is_told_the_right_one(w):
     async with w.client.get(w.url + "/v1/messages") as r:
@@ -284,7 +305,7 @@ async def test_addresses_reach_clients_neither_in_answers_nor_in_streams(w, path
         + b"event: response.completed\n"
         + event(last)
         + event({"id": "y", name: WHERE})
-        + b"data: [DONE]\n\n"
+        + b"data: [DONE]\n\n: and no more"
     )
     data = json.dumps({"model": "m", "stream": True}).encode()
     async with w.client.post(w.url + path, data=data) as r:
@@ -292,7 +313,7 @@ async def test_addresses_reach_clients_neither_in_answers_nor_in_streams(w, path
     assert b"10.0.0.9" not in seen
     assert seen.startswith(delta(content="a") + b"event: response.completed\ndata: ")
     assert json.loads(seen.split(b"\n")[3][6:])["response"] == {"id": "x", name: None}
-    assert seen.endswith(b"\n\ndata: [DONE]\n\n")
+    assert seen.endswith(b"\n\ndata: [DONE]\n\n: and no more")
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
@@ -307,3 +328,5 @@ def test_events_are_the_same_in_whatever_pieces_they_come(size, end):
     cleaned = b'id: 3\ndata: {"ec_transfer_params": null, "n": 1}' + end
     assert b"".join(parts) + events.end() == quiet + cleaned + quiet + b"data: rest without an end"
     assert all(part == b"" or part.endswith(end) for part in parts)
+    # None waits for the next one.
+    assert size > 7 or len([part for part in parts if part]) == 2 * 6 + 1
