@@ -224,8 +224,9 @@ class PeerToPeer(Group):
         self.add(
             scenarios.pull("pull, answer streamed", lean, consumer, oracle, streamed, stream=True)
         )
-        for by, numbers in ((keeping, range(5)), (lean, range(5, 12))):
-            self.add(scenarios.reload_pulled(f"reload, {by.name}", by, consumer, oracle, numbers))
+        reload = scenarios.reload_pulled
+        self.add(reload("reload, image kept", keeping, consumer, oracle, range(5)))
+        self.add(reload("reload, metadata only", lean, consumer, oracle, range(5, 12)))
         self.add(scenarios.hostile(consumer, oracle, 0))
         abandoned = faults.announce(first, range(36, 41))
         self.add(faults.walked_away(consumer, oracle, abandoned))
