@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -119,14 +119,13 @@ class ECScheduler:
         params = getattr(request, "ec_transfer_params", None)
         if all(item.has_media for item in items) and (node.reads is None or not params):
             return True
+        if self._contradicts(request, items, params):
+            return False
         seen = self._seen(request)
-        if seen.refused is None:
-            seen.refused = any(self._placeholders.refuses(item, params) for item in items)
-            self.counters["references_refused"] += seen.refused
         now = self.clock()
-        ready, available = True, not seen.refused
+        ready = available = True
         with self.lock:
-            for item in items if available else ():
+            for item in items:
                 computed = 0 < item.end <= num_computed_tokens
                 if not item.nbytes or computed or item.mm_hash in seen.in_cache:
                     continue
@@ -139,10 +138,27 @@ class ECScheduler:
         # Nothing to encode from: this request fails, no other (EC-5.9). Until the host has
         # been told so it must not run the encoder on nothing. It may ask again before, when
         # it plans a step ahead.
-        if not available and request.request_id not in self._unavailable:
-            self._unavailable.add(request.request_id)
-            self.counters["unavailable"] += 1
+        if not available:
+            self._fail(request.request_id)
         return ready and available
+
+    def _contradicts(self, request: Any, items: Iterable[Item], params: object) -> bool:
+        """Whether a request without media describes other encodings (EC-11.5); fails it then.
+
+        Looked at once and before anything is wanted: not in every step of a long answer.
+        """
+        seen = self._seen(request)
+        if seen.refused is None:
+            seen.refused = any(self._placeholders.refuses(item, params) for item in items)
+            self.counters["references_refused"] += seen.refused
+        if seen.refused:
+            self._fail(request.request_id)
+        return seen.refused
+
+    def _fail(self, request_id: str) -> None:
+        if request_id not in self._unavailable:
+            self._unavailable.add(request_id)
+            self.counters["unavailable"] += 1
 
     def _seen(self, request: Any) -> _Seen:
         """What is known of a request since it was last started."""
@@ -171,8 +187,8 @@ class ECScheduler:
         """Item ``index`` of the request is part of the step: plan its load or its save."""
         item = self.items(request)[index]
         if self.node.loads:
-            self._seen(request).in_cache.add(item.mm_hash)
             self._placeholders.learn(item)
+            self._seen(request).in_cache.add(item.mm_hash)
         with self.lock:
             self.node.plan(item, request.request_id)
 
