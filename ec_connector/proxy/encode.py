@@ -16,7 +16,7 @@ import aiohttp
 
 from ec_connector.proxy.announced import Announced, encoding_name
 from ec_connector.proxy.fleet import Backend, Fleet
-from ec_connector.proxy.http import Headers, post, set_header
+from ec_connector.proxy.http import Headers, post, read_at_most, set_header
 from ec_connector.proxy.intake import Workers
 from ec_connector.proxy.media import (
     Announcement,
@@ -196,12 +196,8 @@ class Encoders:
                 headers=headers,
                 timeout=self._timeout,
             ) as response:
-                answer = bytearray()
-                async for chunk in response.content.iter_any():
-                    answer += chunk
-                    if len(answer) > _MAX_ANSWER_BYTES:
-                        return 200, b""
-                return response.status, bytes(answer)
+                answer = await read_at_most(response.content, _MAX_ANSWER_BYTES)
+                return (200, b"") if answer is None else (response.status, answer)
 
 
 def _numbered(headers: Headers, number: int) -> Headers:

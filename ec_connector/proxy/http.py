@@ -73,6 +73,16 @@ def set_header(headers: Headers, name: str, value: str) -> Headers:
     return changed
 
 
+async def read_at_most(content: aiohttp.StreamReader, limit: int) -> bytes | None:
+    """All of an instance's answer; None if it is longer than ``limit`` bytes."""
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            return None
+    return bytes(body)
+
+
 async def post(
     session: aiohttp.ClientSession, url: str, **arguments: Any
 ) -> aiohttp.ClientResponse:

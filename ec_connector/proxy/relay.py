@@ -18,7 +18,8 @@ from aiohttp import web
 from ec_connector.proxy.answers import Events, TooLong, judge, without_addresses
 from ec_connector.proxy.errors import BackendFailed, BackendTimeout, EncodingLost, ProxyError
 from ec_connector.proxy.fleet import Backend
-from ec_connector.proxy.http import Headers, end_to_end, post
+from ec_connector.proxy.http import Headers, end_to_end, post, read_at_most
+from ec_connector.proxy.intake import Workers
 from ec_connector.proxy.settings import ProxySettings
 from ec_connector.proxy.surfaces import Surface
 
@@ -40,6 +41,7 @@ class Relay:
     Args:
         settings: The proxy's.
         session: HTTP client.
+        workers: Where long answers are looked into.
         request: The client's request.
         surface: Its path.
         on_first_byte: Called just before the first byte goes to the client.
@@ -49,12 +51,14 @@ class Relay:
         self,
         settings: ProxySettings,
         session: aiohttp.ClientSession,
+        workers: Workers,
         request: web.Request,
         surface: Surface,
         on_first_byte: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._session = session
+        self._workers = workers
         self._request = request
         self._surface = surface
         self._on_first_byte = on_first_byte
@@ -114,22 +118,21 @@ class Relay:
                     body = await self._whole(upstream)
                 except (aiohttp.ClientError, OSError, TimeoutError) as exc:
                     raise _failure(backend, exc) from exc
-                return await self._answer(upstream, without_addresses(body))
+                cleaned = await self._workers.run(len(body), without_addresses, body)
+                return await self._answer(upstream, cleaned)
             finally:
                 # Also when the client has gone: closing is what stops the generation.
                 upstream.close()
 
     async def _whole(self, upstream: aiohttp.ClientResponse) -> bytes:
         limit = self._settings.max_answer_bytes
-        body = bytearray()
-        async for chunk in upstream.content.iter_any():
-            body += chunk
-            if len(body) > limit:
-                logger.warning("a decoder's answer is longer than %d bytes", limit)
-                raise ProxyError(
-                    502, "answer_too_large", f"the decoder's answer is longer than {limit} bytes"
-                )
-        return bytes(body)
+        body = await read_at_most(upstream.content, limit)
+        if body is None:
+            logger.warning("a decoder's answer is longer than %d bytes", limit)
+            raise ProxyError(
+                502, "answer_too_large", f"the decoder's answer is longer than {limit} bytes"
+            )
+        return body
 
     async def _answer(self, upstream: aiohttp.ClientResponse, body: bytes) -> web.StreamResponse:
         self._on_first_byte()

@@ -21,7 +21,7 @@ from ec_connector.proxy.encode import Encoders
 from ec_connector.proxy.errors import BackendFailed, BackendTimeout, EncodingLost, ProxyError
 from ec_connector.proxy.fetching import Fetcher, media_too_large
 from ec_connector.proxy.fleet import Backend, Fleet
-from ec_connector.proxy.http import KEEP_ALIVE_S, STEERING, Headers, end_to_end
+from ec_connector.proxy.http import KEEP_ALIVE_S, STEERING, Headers, end_to_end, read_at_most
 from ec_connector.proxy.intake import Held, Memory, Workers, parse, read_body
 from ec_connector.proxy.media import Media, decoder_request, dotted
 from ec_connector.proxy.metrics import ProxyMetrics
@@ -176,7 +176,7 @@ class Proxy:
         def first_byte() -> None:
             self.metrics.first_byte_seconds.observe(time.monotonic() - started)
 
-        relay = Relay(self.settings, self._session, request, surface, first_byte)
+        relay = Relay(self.settings, self._session, self._workers, request, surface, first_byte)
         if asked.media:
             payload, replaced = await self._with_announcements(asked)
             if replaced:
@@ -277,7 +277,7 @@ class Proxy:
                 ) as upstream:
                     return web.Response(
                         status=upstream.status,
-                        body=await upstream.content.read(_MAX_MODELS_BYTES),
+                        body=await read_at_most(upstream.content, _MAX_MODELS_BYTES) or b"",
                         headers=end_to_end(upstream.headers),
                     )
             except (aiohttp.ClientError, OSError, TimeoutError) as exc:

@@ -91,6 +91,7 @@ class Fake:
         self.arrived = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.healthy = True
+        self.models = [{"id": "m"}]
         self.checked = asyncio.Event()
         self.server: TestServer | None = None
         self.transport: asyncio.Transport | None = None
@@ -115,7 +116,7 @@ class Fake:
         return web.Response(status=200 if self.healthy else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+        return web.json_response({"object": "list", "data": self.models})
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.raw.append(await request.read())

@@ -299,6 +299,8 @@ def test_an_answer_that_announces_nothing_stays_the_same_bytes():
     for body in (
         b'{"a":  1.0}',
         b'{"ec_transfer_params":null, "n": 1e2}',
+        b'{"kv_transfer_params" :\n null}',
+        b'{"a": {"b": {"ec_transfer_params": {}}},  "n": 1e2}',
         b'["ec_transfer_params"]',
         b'{"ec_transfer_params": ',
         b'"ec_transfer_params"' + b"[" * 100_000,

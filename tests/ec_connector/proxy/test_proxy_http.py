@@ -202,6 +202,13 @@ async def test_least_loaded_leaves_a_busy_decoder_alone(w):
 
 
 @in_world()
+async def test_a_long_list_of_models_comes_whole(w):
+    w.decoder.models = [{"id": "m" * 1000}] * 1000
+    status, page = await w.get("/v1/models")
+    assert (status, json.loads(page)["data"]) == (200, w.decoder.models)
+
+
+@in_world()
 async def test_models_are_the_decoders(w):
     status, page = await w.get("/v1/models")
     assert (status, json.loads(page)["data"]) == (200, [{"id": "m"}])

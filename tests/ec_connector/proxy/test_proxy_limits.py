@@ -11,6 +11,7 @@ import asyncio
 import json
 import resource
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.needs import needs
 
 needs("aiohttp", "prometheus_client")
 
-from ec_connector.proxy import listening, server
+from ec_connector.proxy import answers, listening, server
 from ec_connector.proxy.errors import ProxyError
 from ec_connector.proxy.intake import INLINE_BYTES
 from ec_connector.proxy.settings import ProxySettings
@@ -281,6 +282,27 @@ async def test_an_answer_that_is_too_long_is_502(w):
     w.decoder.replies = json.dumps({"x": "y" * 20_000}).encode()
     status, answer = await w.post(chat(text("hi")))
     assert (status, code(answer)) == (502, "answer_too_large")
+
+
+@in_world()
+async def test_a_long_answer_is_not_parsed_unless_it_must_be_and_not_on_the_loop(w, monkeypatch):
+    threads = []
+
+    def noted(raw: Any) -> Any:
+        threads.append(threading.current_thread())
+        return json.loads(raw)
+
+    monkeypatch.setattr(answers, "json", SimpleNamespace(loads=noted, dumps=json.dumps))
+    long = ["x"] * INLINE_BYTES
+    w.decoder.replies = json.dumps({"x": long, "ec_transfer_params": None}).encode()
+    async with w.client.post(w.url + CHAT, data=b"{}") as r:
+        assert await r.read() == w.decoder.replies
+    assert not threads
+    w.decoder.replies = json.dumps({"x": long, "ec_transfer_params": {"h": 1}}).encode()
+    async with w.client.post(w.url + CHAT, data=b"{}") as r:
+        assert b'"ec_transfer_params": null' in await r.read()
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
 
 
 @in_world(max_answer_bytes=10_000)
