@@ -24,6 +24,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ec_protocol.names import encoding_of
 from ec_verify.traces.load import Record, Run
 
 #: A record: number of its file, and index in it.
@@ -199,7 +200,7 @@ def _slot(record: Record) -> Hashable | None:
 def attempt_of(record: Record) -> tuple[str, str] | None:
     """The attempt that the record is about, as both sides name it: session and mm_hash."""
     if read := record.objects["read"].get(record.object_id if "attempt" in record.args else -1):
-        return read["session"], read["mm_hash"]
+        return read["session"], encoding_of(read["mm_hash"])
     if "grant" in record.args and (grant := record.objects["grant"].get(record.object_id)):
         session, name = grant["notice"]
         return session, name

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ec_protocol.errors import TraceError
+from ec_protocol.names import encoding_of, is_strangers
 from ec_verify.traces.fields import FACTS, VARIABLES, arguments_of
 from ec_verify.traces.load import Record, Run
 from ec_verify.traces.merge import attempt_of
@@ -170,7 +171,11 @@ def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:
     granted = set()
     sessions = {}
     taken = set()
+    strangers = {}
     for record in log:
+        name = record.args.get("mm_hash", "")
+        if is_strangers(name):
+            strangers[name] = encoding_of(name)
         attempt = attempt_of(record)
         if attempt and record.action == "Grant":
             granted.add(attempt)
@@ -198,6 +203,7 @@ def _run(run: Run, log: Sequence[Record], mutants: Sequence[Mutant]) -> str:
         sessions=_function((_text(s), _value(item)) for s, item in sessions.items()),
         family=_function((_text(p), _family(run, p)) for p in run.facts),
         taken=_set(_value(item) for item in taken),
+        strangers=_function((_text(name), _text(said)) for name, said in strangers.items()),
         log="<<\n" + ",\n".join(_record(record, clock) for record in log) + ">>",
         mutants="<<" + ",\n".join(changed) + ">>",
     )

@@ -11,7 +11,7 @@ Believe(r) ==
     LET s == proc[r.p]
         tier == IF r.tier = <<>> THEN [free |-> s.free, retired |-> s.retired] ELSE r.tier[1]
         bytes(i) ==
-            CASE r.act \in {"SaveLanded", "Landed"} -> r.entries[i].mm_hash
+            CASE r.act \in {"SaveLanded", "Landed"} -> Encoding(r.entries[i].mm_hash)
               [] r.act = "ReadDone" /\ r.id \in DOMAIN s.reads -> BytesRead(s.reads[r.id])
               [] i \in DOMAIN s.entries -> s.entries[i].bytes
               [] OTHER -> ""

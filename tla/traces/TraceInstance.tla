@@ -140,7 +140,8 @@ Lend(r) ==
 \* The bytes that a reader says have landed (NoWrongBytes).
 Brought(r) ==
     LET reader == LoanRec(r).reader
-    IN IF Traced1(r.p, reader) THEN proc[Data(r.p)[reader]].words[r.id].bytes ELSE r.name
+    IN IF Traced1(r.p, reader) THEN proc[Data(r.p)[reader]].words[r.id].bytes
+       ELSE Encoding(r.name)
 
 \* A loan's event, and what it does to its entry.
 LoanMoved(r, event) ==

@@ -92,12 +92,12 @@ ServeReadyOnlyInv(p) ==
 \* What is served is what its name says.
 NoWrongBytesInv(p, touched) ==
     \A i \in touched \cap DOMAIN proc[p].entries :
-        Servable(proc[p].entries[i]) => proc[p].entries[i].bytes = proc[p].entries[i].mm_hash
+        LET e == proc[p].entries[i] IN Servable(e) => e.bytes = Encoding(e.mm_hash)
 
 \* What a reader says has landed is that too.
 WordsInv(p) ==
     \A l \in DOMAIN proc[p].words :
-        "landed" \in proc[p].words[l].said => proc[p].words[l].bytes = proc[p].words[l].name
+        LET w == proc[p].words[l] IN "landed" \in w.said => w.bytes = Encoding(w.name)
 
 FencedAcceptInv(p) ==
     \A a \in DOMAIN proc[p].reads :
@@ -147,7 +147,7 @@ CoveredReadInv(p) ==
                     IN /\ g.home \in DOMAIN entries
                        /\ LET e == entries[g.home]
                           IN /\ IF Serves(y[1]) THEN Servable(e) ELSE e.state = "pinned"
-                             /\ e.mm_hash = x.mm_hash
+                             /\ e.mm_hash = Encoding(x.mm_hash)
                              /\ x.source # <<>> => e.extents = x.source
 
 \* While a lease runs, its entry stays where it is, whether or not the server that gave it

@@ -45,7 +45,7 @@ Sound(a) ==
 \* What an accepted READ has put into its blocks (NoWrongBytes). The bytes of a
 \* source that was given up under the READ are nobody's.
 BytesRead(a) ==
-    IF ~Traced(a) THEN a.mm_hash
+    IF ~Traced(a) THEN Encoding(a.mm_hash)
     ELSE IF Sound(a) # {} THEN GrantOf(CHOOSE x \in Sound(a) : TRUE).name
     ELSE "torn"
 

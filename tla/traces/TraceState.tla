@@ -12,6 +12,7 @@
 \*   family   [process -> [engine, parents, data]]: the processes of its instance that
 \*            are in the run; data is [number -> server or reader]
 \*   taken    <<reader, loan>> of every loan that a reader took up
+\*   strangers [name -> encoding] of what is kept by the word of a stranger
 \*   mutants  changed copies of the log: from record `first` on come `lines`
 \*            instead, and then the log again from record `resume`
 \* A record says who did what (p, act, arguments), which lifecycle events it
@@ -182,8 +183,11 @@ Without(f, terminal) ==
       THEN [i \in {j \in DOMAIN f : f[j].state \notin terminal} |-> f[i]]
       ELSE f
 
+\* What a stranger sends is kept under a name of its own; the encoding is another (EC-15.8).
+Encoding(name) == IF name \in DOMAIN Run.strangers THEN Run.strangers[name] ELSE name
+
 \* A grant that is over is remembered until its attempt is settled.
-Key(a) == <<a.session, a.mm_hash>>
+Key(a) == <<a.session, Encoding(a.mm_hash)>>
 Forgotten(g) ==
     /\ g.state \in GrantTerminal
     /\ \A q \in Processes : \A a \in DOMAIN proc[q].reads : Key(proc[q].reads[a]) # g.notice

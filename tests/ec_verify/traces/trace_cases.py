@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ec_protocol.names import stranger_name
 from ec_protocol.p2p.wire import XferReq, XferStatus
 from ec_protocol.tables.dispatch import GRANT
 from ec_protocol.tier.copies import CopyTable
 from tests.ec_verify.traces.traced import Recorded
-from tests.world.core import BLOCK, COMPAT
+from tests.world.core import BLOCK, COMPAT, PRODUCER, states
 
 Scenario = Callable[[Recorded], None]
 #: Conjunct, or the start of it, by which a trace is rejected; None: it is accepted.
@@ -28,6 +29,20 @@ def case(conjunct: str | None) -> Callable[[Scenario], Scenario]:
 @case(None)
 def a_fetch(world: Recorded) -> None:
     world.finish(world.fetched())
+
+
+@case(None)
+def what_a_stranger_has_sent_lies_beside_our_own(world: Recorded) -> None:
+    """It has a name of its own here, and the encoding's there."""
+    world.producer.save("a", BLOCK)
+    world.save("a", BLOCK)
+    name = stranger_name("a", *PRODUCER[:2])
+    assert world.fetch(name, BLOCK) == "pending"
+    world.exchange()
+    (attempt,) = world.prepared
+    assert world.post(attempt)
+    world.finish(attempt)
+    assert states(world.node) == {"a": "ready", name: "pinned"}
 
 
 @case(None)
