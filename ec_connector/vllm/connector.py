@@ -31,7 +31,7 @@ from ec_connector.region.shared import SharedRegion
 from ec_connector.vllm.features import RequestItems, placeholder_fields
 from ec_connector.vllm.metadata import ECStepMetadata, ECWorkerMetadata
 from ec_connector.vllm.metrics import ECPromMetrics, ECStats
-from ec_connector.vllm.setup import Setup, read_setup
+from ec_connector.vllm.setup import Setup, read_setup, warn_of_strangers
 from ec_protocol.errors import LocalProtocolError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class _SchedulerHalf:
 
     def __init__(self, setup: Setup, model_config: Any) -> None:
         setup.names.warn()
+        warn_of_strangers(setup.config)
         self.items = RequestItems(
             setup.widths, setup.facts.element_size, placeholder_fields(model_config), setup.names
         )

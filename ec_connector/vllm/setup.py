@@ -105,6 +105,18 @@ class Widths:
             )
 
 
+def warn_of_strangers(config: ECConfig) -> None:
+    """Say what keys are for: vLLM does by itself what EC-15.8 forbids us."""
+    if config.enable_nixl and config.consumes and config.key_file is None:
+        logger.warning(
+            "ec_key_file is not set, so peers do not authenticate. What one sends is used for "
+            "requests that name it and for no other, but vLLM's own encoder cache and prefix "
+            "cache share by name what a request has loaded. Where clients may bring "
+            "ec_transfer_params of their own, set ec_key_file and ec_peer_keys, or keep "
+            "ec_allowed_peers to hosts on which they have no process"
+        )
+
+
 def _measured_hint(widths: Widths) -> str:
     return json.dumps({**widths.configured, **widths.measured})
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from ec_connector.config.settings import ECConfig
 from ec_connector.copies.cpu import CpuCopyEngine
-from ec_connector.vllm.setup import read_setup
+from ec_connector.vllm.setup import read_setup, warn_of_strangers
 from ec_protocol.errors import ConfigError
 from tests.needs import needs
 
@@ -297,3 +298,22 @@ def test_pp_needs_the_mp_executor_too(backend):
     parallel = {"pipeline_parallel_size": 2, "distributed_executor_backend": backend}
     with pytest.raises(ConfigError, match="only the mp executor"):
         read_setup(config(**parallel), "0.32.0")
+
+
+@pytest.mark.clause("EC-15.8")
+@pytest.mark.parametrize(
+    ("extra", "role", "warned"),
+    [
+        ({"ec_enable_nixl": True}, "ec_both", True),
+        ({"ec_enable_nixl": True}, "ec_consumer", True),
+        ({"ec_enable_nixl": True}, "ec_producer", False),
+        ({}, "ec_both", False),
+        ({"ec_enable_nixl": True, "ec_key_file": "a", "ec_peer_keys": "b"}, "ec_both", False),
+    ],
+)
+def test_a_server_whose_peers_do_not_authenticate_says_what_vllm_does_by_itself(
+    extra: dict[str, Any], role: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    needs("nixl", "zmq")
+    warn_of_strangers(ECConfig.parse({"ec_cpu_bytes": 1, **extra}, role))
+    assert ("vLLM's own encoder cache" in caplog.text) is warned
