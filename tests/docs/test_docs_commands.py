@@ -57,6 +57,8 @@ ADDED = {
     '--adapter-cmd "python -m ec_verify.kit.examples.tiny"': "",
     "ec-protocol conformance run tier save/load "
     "--adapter ec_verify.kit.examples.tiny:TinyAdapter": "",
+    "ec-connector keygen decoder": "",
+    "ec-connector keygen encoder": "",
     "ec-protocol conformance walk --adapter node": "--walks 2",
     "ec-protocol conformance walk --adapter ours --walks 1000 --seed 7 --save out/": "--walks 2",
     "ec-protocol explain BugPeerReadF1": "",
@@ -98,6 +100,7 @@ ONLY_READ = {
         "the name of a schedule that failed, and ours has none"
     ),
     "ec-protocol scenario run --adapter vllm": _NEEDS_VLLM,
+    "mkdir peers && cp encoder.key decoder.key peers/": "is the shell's own",
     "make demo": "makes a venv; it is ec-connector demo, which is run",
     "make interop": _NEEDS_VLLM,
     'make e2e ARGS="--json"': _NEEDS_VLLM,

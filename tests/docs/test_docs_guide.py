@@ -108,7 +108,7 @@ def test_both_guides_show_the_same_commands():
         return [re.sub(r" *#.*", "", code) for code in found]
 
     assert commands(ENGLISH) == commands(KOREAN)
-    assert len(commands(ENGLISH)) == 8
+    assert len(commands(ENGLISH)) == 9
 
 
 def test_the_korean_guide_is_korean():

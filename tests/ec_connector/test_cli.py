@@ -5,11 +5,13 @@ import json
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from ec_connector.cli import app
+from ec_connector.config.keyfiles import read_key_pair
 from ec_connector.demo.report import RUN_NAMES, RunRow
 from ec_protocol import __version__
 from ec_protocol.errors import ECError
@@ -126,3 +128,23 @@ def test_help_does_not_load_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout.splitlines()[-1] == "exit 0 []"
+
+
+# ----------------------------------------------------------------------------- keygen
+@pytest.mark.clause("EC-15.4")
+def test_keygen_makes_a_pair_says_what_is_for_whom_and_overwrites_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("zmq")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["keygen", "enc0"])
+    assert done.exit_code == 0, done.output
+    assert "enc0.key: for its peers" in done.output
+    assert "enc0.key_secret: its own" in done.output
+    pair = read_key_pair("enc0.key_secret")
+    assert pair.secret not in done.output
+    assert pair.public in (tmp_path / "enc0.key").read_text()
+    again = CliRunner().invoke(app, ["keygen", "enc0"])
+    assert again.exit_code == 1
+    assert "File exists" in again.output
+    assert read_key_pair("enc0.key_secret") == pair
