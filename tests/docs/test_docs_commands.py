@@ -100,7 +100,6 @@ ONLY_READ = {
         "the name of a schedule that failed, and ours has none"
     ),
     "ec-protocol scenario run --adapter vllm": _NEEDS_VLLM,
-    "mkdir peers && cp encoder.key decoder.key peers/": "is the shell's own",
     "make demo": "makes a venv; it is ec-connector demo, which is run",
     "make interop": _NEEDS_VLLM,
     'make e2e ARGS="--json"': _NEEDS_VLLM,
