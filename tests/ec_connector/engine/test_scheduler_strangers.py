@@ -130,6 +130,8 @@ def test_a_name_that_looks_like_a_strangers_is_never_used() -> None:
     assert not metadata.saves
     assert not lent(e)
     assert not e.node.promise(name, waiter="attacker")
+    # Nor is anything of one's own put where a stranger's might come to lie.
+    assert not e.step(Request("early", [item(stranger_name("b", "p", EVIL))])).saves
 
 
 def test_in_one_step_a_rank_loads_one_thing_for_an_encoding() -> None:
@@ -161,6 +163,7 @@ def test_it_is_neither_offered_nor_announced_nor_told() -> None:
     assert offers is not None
     assert events is not None
     assert len(offers) == 0
+    assert not offers.counters
     assert not [s for s in e.data.server.take() if isinstance(s, words.Events)]
     assert not events.pending
     _, params = e.scheduler.request_finished(attacker)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ec_protocol.names import stranger_name
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.wire import XferStatus
 from ec_protocol.trace import Trace
@@ -225,6 +226,15 @@ def test_who_says_another_peers_attempt_is_told_nothing_of_it() -> None:
     assert bench.granted(request(1), A, START + 1).lease_s == LEASE - 1
     bench.grants.on_notice(b"c.1:h", START + 2)
     assert bench.holders() == 0
+
+
+@pytest.mark.clause("EC-15.8")
+def test_what_a_stranger_has_sent_is_granted_to_nobody_by_whatever_name() -> None:
+    bench = Bench()
+    name = stranger_name("h", "10.0.0.7", 5601)
+    bench.producer.save(name, BLOCK)
+    assert bench.ask(request(1, name)).status == XferStatus.NACK_MISSING
+    bench.granted(request(2, "h"))
 
 
 @pytest.mark.clause("EC-8.6")
