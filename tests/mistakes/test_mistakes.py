@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every mistake can be made in the source as it is, and its test is there; slowly: it is noticed."""
+"""Each mistake can be made in the source as it is, and its test notices it."""
 
 from __future__ import annotations
 
