@@ -127,8 +127,7 @@ class DeathsReport:
             table.add_row(line["role"], line["signal"], *counts, *times)
         console.print(table)
         for row in self.rows():
-            times = f"{row.ours:.0f} ms, {row.baseline:.0f} ms"
-            console.print(f"{row.case}: {times}", markup=False)
+            console.print(f"{row.case}: {row.ours:.0f} ms, {row.baseline:.0f} ms", markup=False)
         said = ", ".join(f"{number} {what}" for what, number in sorted(self.outcomes.items()))
         console.print(f"requests: {said}; every encoding that landed was compared", markup=False)
         took = self.longest_ms()

@@ -26,12 +26,17 @@ _INFINIBAND: Final = "/sys/class/infiniband"
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What data processes are given of the host's environment."""
-    return {
+    """What data processes are given of the host's environment.
+
+    The region is host memory. Where there is a GPU, UCX would make a context on it all the
+    same and hold its devices open, unless it leaves those modules alone.
+    """
+    found = {
         name: value
         for name, value in environ.items()
         if name in _NAMES or name.startswith(_BEGINNINGS)
     }
+    return {"UCX_MODULES": "^cuda", **found}
 
 
 def serving_on(host: str) -> dict[str, str]:

@@ -11,14 +11,13 @@ reader's end, of which the engine learns some time afterwards.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ec_protocol.loans import Command, EndReader, Lend, Loan, Loans
+from ec_protocol.loans import EndReader, Lend, Loans
 from ec_protocol.processes import (
     KillProcess,
     Processes,
@@ -30,10 +29,10 @@ from ec_protocol.processes import (
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Recorder
 from ec_protocol.waiters import Address, Waiters
+from tests.ec_protocol.played_readers import Read, Reader, blocks_of
 from tests.recording import played
 
 BLOCK = 64
@@ -45,32 +44,6 @@ WAITERS = st.sampled_from(["r1", "r2", "r3"])
 SOURCES = st.sampled_from([(f"host-{number}", 1) for number in range(6)])
 PICK = st.integers(0, 99)
 TIMING = Timing(quarantine_s=30.0)
-
-
-@dataclass
-class Read:
-    """A READ that may write at any time."""
-
-    loan: Loan
-    blocks: list[int]
-
-
-@dataclass
-class Reader:
-    """A process: what it was told, what it has under way, and what it said."""
-
-    number: int
-    inbox: list[Command] = field(default_factory=list)
-    work: dict[int, Loan] = field(default_factory=dict)
-    reads: list[Read] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
-    alive: bool = True
-    drains: bool = False
-    stands_still: bool = False
-
-
-def blocks_of(entry: Entry) -> list[int]:
-    return [block for start, count in entry.extents for block in range(start, start + count)]
 
 
 def right(name: str) -> list[object]:
