@@ -180,6 +180,10 @@ class PeerTable:
         lost = self._lost_at.get(key)
         return lost is not None and now < lost + self.cooldown_s
 
+    def was_lost(self, key: PeerKey) -> bool:
+        """Whether the address was lost lately, and nobody has answered there since."""
+        return key in self._lost_at
+
     def open(self, key: PeerKey, now: float) -> Peer:
         """A new incarnation in ``connecting``."""
         peer = Peer(next(self._ids), key, now)
