@@ -39,7 +39,7 @@ _step: tuple[str | None, str | None] = None, None
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary files, pytest's own too, go where they are found again."""
     global _step
-    # Sessions that tests start are no steps.
+    # Sessions that tests start are no steps, and have traces of their own.
     _step = os.environ.pop("EC_STEPS", None), os.environ.pop("EC_STEP", None)
     # With -n the tests run in workers, which inherit what this process leaves alone.
     worker = hasattr(config, "workerinput")

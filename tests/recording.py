@@ -65,6 +65,7 @@ def take_part() -> None:
     if named is None:
         return
     shared = Path(named)
+    shared.mkdir(parents=True, exist_ok=True)
     for told in shared.glob(".ran-*.json"):
         for mine, theirs in zip((ran, deselected), json.loads(told.read_text()), strict=True):
             mine.update(theirs)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import signal
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -200,6 +201,47 @@ def test_a_trace_that_is_none_fails_the_run(one_group, tmp_path, capsys):
     one_group(play)
     assert run.main(["--only", "fake", "--keep", str(tmp_path)]) == 1
     assert "FAILED traces against the specification" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_says_so_and_ends_its_servers(one_group, tmp_path, capsys, number):
+    servers = []
+
+    class Sleeps:
+        def kill(self) -> None:
+            servers.append("killed")
+
+    def play(group: Group) -> None:
+        group.add(Row("fine"))
+        group.processes.append(Sleeps())  # type: ignore[arg-type]
+        signal.raise_signal(number)
+        group.add(Row("never"))
+
+    before = signal.getsignal(number)
+    one_group(play)
+    assert run.main(["--only", "fake", "--unchecked", "--keep", str(tmp_path)]) == 1
+    assert signal.getsignal(number) is before
+    assert servers == ["killed"]
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert [row["scenario"] for row in rows] == ["fine", "the run"]
+    assert "stopped before its end" in capsys.readouterr().err
+
+
+def test_a_run_elsewhere_is_checked_here(one_group, tmp_path, capsys):
+    def play(group: Group) -> None:
+        (group.folder / "it.ndjson").write_text('{"trace_version": 0}\n')
+        group.add(Row("fine"))
+
+    one_group(play)
+    assert run.main(["--only", "fake", "--unchecked", "--keep", str(tmp_path)]) == 0
+    assert not json.loads((tmp_path / "report.json").read_text())["checked"]
+    for _ in range(2):
+        assert run.main(["--check", str(tmp_path)]) == 1
+        rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+        assert [row["scenario"] for row in rows] == ["fine", run.TRACES]
+    assert "FAILED traces against the specification" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run.main(["--check", str(tmp_path / "fake")])
 
 
 def test_nothing_that_ran_is_not_a_success(one_group, tmp_path):

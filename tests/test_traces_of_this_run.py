@@ -51,6 +51,7 @@ BUILDERS = {
     ("tests.world.delegate", "Engine"),
     ("tests.world.instance", "Producer"),
     ("tests.world.instance", "Node"),
+    ("tests.ec_connector.processes.on_device", "DeviceNode"),
     ("tests.world.core", "Pair"),
     ("tests.world.core", "World"),
     ("tests.world.plain", "connector"),
@@ -176,9 +177,11 @@ def test_every_run_is_accepted(runs, reports, session_traces, capsys):
     assert rejected == {}
 
 
-#: Modules that together go through everything but ``NEVER``.
+#: Modules that together go through everything but ``NEVER``: of those that need no more than
+#: a plain machine.
 WHOLE = RECORDED - {
-    *("test_both_ways", "test_reading_from_builtin", "test_serving_builtin", "test_vllm_engine")
+    *("test_both_ways", "test_reading_from_builtin", "test_serving_builtin", "test_vllm_engine"),
+    "test_device_data",
 }
 #: Edges that no node of these tests takes, with the reason; ``test_trace_check`` plays them.
 NEVER = {

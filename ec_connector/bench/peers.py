@@ -17,7 +17,7 @@ import multiprocessing
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -33,7 +33,7 @@ from ec_connector.engine.facts import ModelFacts
 from ec_connector.instance import SchedulerInstance
 from ec_connector.network.data import NixlServer
 from ec_connector.region.shared import SharedRegion
-from ec_protocol.items import make_item
+from ec_protocol.items import Item, make_item
 from ec_protocol.p2p import wire
 from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.extents import Extents
@@ -71,17 +71,27 @@ class Node:
     Args:
         role: ``ec_producer`` or ``ec_consumer``.
         blocks: Blocks of the region.
+        items: The items of a request.
+        settings: More of ``ec_connector_extra_config``.
     """
 
-    def __init__(self, role: str, blocks: int) -> None:
-        config = ECConfig.parse({"ec_cpu_bytes": blocks * BLOCK, "ec_enable_nixl": True}, role)
+    def __init__(
+        self,
+        role: str,
+        blocks: int,
+        *,
+        items: Callable[[Any], list[Item]] = lambda request: [],
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        extra = {"ec_cpu_bytes": blocks * BLOCK, "ec_enable_nixl": True, **(settings or {})}
+        config = ECConfig.parse(extra, role)
         if config.side_channel is not None:
             config = replace(config, side_channel=("127.0.0.1", 0))
         name = f"bench-{secrets.token_hex(6)}"
         self.region = SharedRegion.open(name, 0, blocks, BLOCK, create=True, guard=False)
         try:
             self.instance = SchedulerInstance(
-                config, FACTS, self.region, items=lambda request: [], engine_id=name
+                config, FACTS, self.region, items=items, engine_id=name
             )
         except BaseException:
             self.region.close(unlink=True)

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ec_connector.bench.platforms import Platform
 from ec_verify.estimate import duration
+from tests.e2e.platform import VARIABLE
 from tests.e2e.rows import Oracle, Row
-from tests.e2e.server import CPU_ENV, Process, Proxy, Server, ServerError
+from tests.e2e.server import Process, Proxy, Server, ServerError
 
 
 class Progress:
@@ -53,10 +55,22 @@ class Bench:
             short, since the system limits those of sockets.
         start_timeout_s: How long a server may take to answer for the first time.
         idle_s: How long idle servers are watched.
+        platform: The machine.
+        unchecked: Keep traces for somebody else, who checks them.
     """
 
-    def __init__(self, folder: Path, scratch: Path, start_timeout_s: float, idle_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scratch: Path,
+        start_timeout_s: float,
+        idle_s: float,
+        platform: Platform,
+        unchecked: bool = False,
+    ) -> None:
         self.folder = folder
+        self.platform = platform
+        self.unchecked = unchecked
         self.start_timeout_s = start_timeout_s
         self.idle_s = idle_s
         self.rows: list[Row] = []
@@ -69,7 +83,8 @@ class Bench:
 
     def environment(self, **more: str) -> dict[str, str]:
         """The whole environment of a process of the run."""
-        return {**os.environ, **CPU_ENV, **self.env, **more}
+        own = {VARIABLE: self.platform.name, **self.env}
+        return {**os.environ, **self.platform.env, **own, **more}
 
     def _model_folder(self, kind: str) -> Path:
         return self.folder / "models" / kind
@@ -95,12 +110,11 @@ class Bench:
             ServerError: It could not be made.
         """
         self.begin_models([kind])
-        making = self._models.get(kind)
+        making = self._models.pop(kind, None)
         if making is not None:
             output, _ = making.communicate()
             if making.returncode:
                 raise ServerError(f"no tiny model {kind}: {output[-2000:]}")
-            del self._models[kind]
         return self._model_folder(kind)
 
     def plain(self, kind: str) -> Server:
@@ -108,7 +122,7 @@ class Bench:
         known = self._plain.get(kind)
         if known is None:
             model = self.model(kind)
-            known = Server(f"plain-{kind}", self.folder, model, env=self.env)
+            known = Server(f"plain-{kind}", self.folder, model, self.platform, env=self.env)
             self._plain[kind] = known
         return known
 
@@ -162,7 +176,8 @@ class Group:
     ) -> Server:
         """Start a server; ``end`` sees to it that it ends."""
         env = {**self.bench.env, **(env or {})}
-        server = Server(name, self.folder, self.bench.model(kind), env=env, **options)
+        model, platform = self.bench.model(kind), self.bench.platform
+        server = Server(name, self.folder, model, platform, env=env, **options)
         self.processes.append(server)
         return server
 

@@ -207,6 +207,36 @@ def data_killed(
     )
 
 
+def engine_killed(servers: Sequence[Server], oracle: Oracle, number: int) -> Row:
+    """Kill -9 of the engine's process alone, with a request under way: nothing is left.
+
+    Args:
+        servers: One after the other; each ends by itself, with all of its processes.
+        oracle: The right answer, if one comes.
+        number: A picture to ask for at that moment.
+    """
+
+    def body(row: Row) -> None:
+        for server in servers:
+            regions = server.regions()
+            row.expect(bool(regions), f"{server.name} has no region")
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(ask, server.url, (number,))
+                took = server.kill_engine()
+                answer = asked.result()
+            row.requests += 1
+            if answer.status == 200 and not answer.same(oracle[number,]):
+                row.wrong += 1
+            row.notes.append(
+                f"{server.name} was gone {took:.1f} s after its engine; the request under way "
+                f"had HTTP {answer.status}"
+            )
+            left = wait_gone(regions)
+            row.expect(not left, f"{server.name} left behind: {left}")
+
+    return measured("kill -9 the engine alone", None, body)
+
+
 def engine_frozen(producer: Server, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
     """The producer's host stands still, its data processes do not: all is read as ever.
 

@@ -20,8 +20,9 @@ from typing import Any, Final
 from tests.e2e import faults, scenarios
 from tests.e2e.bench import Bench, Group
 from tests.e2e.idle import idle
+from tests.e2e.platform import ROOT
 from tests.e2e.rows import Row, each
-from tests.e2e.server import ROOT, Server, ServerError, free_port
+from tests.e2e.server import Server, ServerError, free_port
 
 #: Bytes of one picture's encoding in the tiny Qwen2-VL: 64 rows of 128 floats.
 PICTURE_BYTES: Final = 64 * 128 * 4
@@ -34,6 +35,10 @@ REGIONS: Final = 3
 #: of processor time on a busy host, and the acks behind it wait. Longer than a
 #: heartbeat, so that a producer that hangs is noticed by that.
 PATIENT: Final = {"consumer_ack_timeout_s": 10, "read_timeout_s": 14}
+
+#: What checks the traces of a session of tests, and where a group keeps those of its own.
+TRACE_TESTS: Final = "tests/test_traces_of_this_run.py"
+KEPT: Final = "traces"
 
 Ahead = Callable[[], None]
 
@@ -56,7 +61,7 @@ class Engine(Group):
     name = "engine"
     kinds = ("qwen2vl",)
     planned = (1, 135.0)
-    _tests = ("tests/ec_connector/vllm/test_vllm_engine.py", "tests/test_traces_of_this_run.py")
+    _tests = "tests/ec_connector/vllm/test_vllm_engine.py"
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
@@ -66,15 +71,20 @@ class Engine(Group):
 
     def prepare(self) -> None:
         """Start pytest."""
-        model = self.bench.model("qwen2vl")
+        env = {"EC_E2E_MODEL": str(self.bench.model("qwen2vl"))}
+        tests = [self._tests]
+        if self.bench.unchecked:
+            env["EC_SESSION_TRACES"] = str(self.folder / KEPT)
+        else:
+            tests.append(TRACE_TESTS)
         self._since = time.monotonic()
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-q", "-m", "e2e", *self._tests],
+                [sys.executable, "-m", "pytest", "-q", "-m", "e2e", *tests],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.bench.environment(EC_E2E_MODEL=str(model)),
+                env=self.bench.environment(**env),
             )
 
     def scenarios(self, ahead: Ahead) -> None:
@@ -103,7 +113,10 @@ class Engine(Group):
 
 
 class Local(Group):
-    """(a) local tier and (g) churn on two tensor-parallel ranks: one writes, both load."""
+    """(a) local tier and (g) churn on two tensor-parallel ranks: one writes, both load.
+
+    A machine with one GPU has one rank, in a process of its own all the same.
+    """
 
     name = "local"
     kinds = ("qwen2vl",)
@@ -112,13 +125,14 @@ class Local(Group):
     def prepare(self) -> None:
         """The plain server, and the one with two ranks."""
         self.bench.plain("qwen2vl")
+        self._said = "two ranks" if self.bench.platform.ranks > 1 else "one rank"
         self._ranks = self.server(
-            "both-two-ranks",
+            f"both-{self._said.replace(' ', '-')}",
             "qwen2vl",
             said=connector("ec_both", ec_cpu_bytes=4 * PICTURE_BYTES),
             # Two pictures in the device's own encoder cache.
             max_model_len=128,
-            options=["--tensor-parallel-size", "2"],
+            ranks=2,
             own_worker=True,
         )
 
@@ -127,9 +141,9 @@ class Local(Group):
         oracle = self.learn("qwen2vl", each(range(10)))
         self.wait(self._ranks)
         ahead()
-        self.add(scenarios.local_tier(self._ranks, oracle, "local tier, two ranks"))
+        self.add(scenarios.local_tier(self._ranks, oracle, f"local tier, {self._said}"))
         self.add(scenarios.churn(self._ranks, oracle))
-        self.add(scenarios.stopped([self._ranks], "SIGTERM, two ranks"))
+        self.add(scenarios.stopped([self._ranks], f"SIGTERM, {self._said}"))
 
 
 class PeerToPeer(Group):
@@ -152,8 +166,8 @@ class PeerToPeer(Group):
             "consumer",
             "qwen2vl",
             said=connector("ec_consumer", **self._said),
-            # It plans the next step before this one is over, as on a GPU.
-            env={"EC_E2E_ASYNC_SCHEDULING": "1"},
+            # It plans the next step before this one is over, on a CPU too.
+            ahead=True,
         )
 
     def _start_producer(self, name: str, **options: Any) -> Server:
@@ -211,7 +225,7 @@ class Counted(Group):
 
     name = "counted"
     kinds = ("qwen2vl",)
-    planned = (2, 60.0)
+    planned = (3, 70.0)
 
     def prepare(self) -> None:
         """A producer and a consumer with both caches off that make the host hash."""
@@ -247,6 +261,7 @@ class Counted(Group):
         for server in pair:
             if "--mm-processor-cache-gb 0 together with" not in server.log.read_text():
                 raise ServerError(f"{server.name} did not say at its start what does not work")
+        self.add(faults.engine_killed([consumer, producer], oracle, 0))
 
 
 class Guide(Group):

@@ -20,25 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from ec_connector.bench.platforms import Platform
+from tests.e2e.platform import ROOT
 
-#: What vLLM needs to know on a host without a GPU (``shims/sitecustomize.py``).
-CPU_ENV: Final = {
-    "PYTHONPATH": f"{ROOT / 'tests/e2e/shims'}:{ROOT}",
-    "TRITON_INTERPRET": "1",
-    "TRITON_DEFAULT_BACKEND": "cpu",
-    "VLLM_USE_V2_MODEL_RUNNER": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    # Ranks that save measure the encoder modality by modality, in the order of a set: in
-    # different orders they wait for each other until one gives up.
-    "PYTHONHASHSEED": "0",
-    # A few helpers are compiled whatever --enforce-eager says, for a Triton that is not there.
-    "TORCHDYNAMO_DISABLE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",  # POST /reset_encoder_cache
-}
 # vllm:ec_items_total{engine="0",model_name="tiny",result="hit"} 3.0
 _COUNTER: Final = re.compile(r"^vllm:ec_(\w+)_total(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 # vllm:ec_blocks{engine="0",model_name="tiny",state="held"} 64.0
@@ -50,27 +34,31 @@ _DRIFT: Final = re.compile(r"^.*Multi-modal cache miss for request.*$", re.MULTI
 _REGION: Final = re.compile(r"(/dev/shm/vllm_ec_\S+\.mmap)")
 #: What the connector's data processes call themselves.
 DATA: Final = frozenset({"ec-parent", "ec-server", "ec-reader"})
-#: How a small CPU runs the tiny models; the same for every server.
-_PLATFORM: Final = (
-    *("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "4"),
-    *("--kv-cache-memory-bytes", str(64 << 20)),
-)
+#: Bytes of each server's key-value cache: the models are tiny.
+KV_CACHE_BYTES: Final = 64 << 20
 
 
 class ServerError(Exception):
     """A server did not start, or did not do what it was asked."""
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port that nobody uses at the moment.
+    """A port that nobody uses at the moment, and nobody else is given in this run.
 
     Servers bind theirs half a minute later, so it must not be one that the system
-    hands out for connections meanwhile.
+    hands out for connections meanwhile. Runs side by side mostly have ranges of their own.
     """
+    first = 20000 + os.getpid() % 12 * 1000
     while True:
-        port = random.randrange(20000, 32000)
+        port = random.randrange(first, first + 1000)
+        if port in _given:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
 
 
@@ -189,6 +177,7 @@ class Server(Process):
         name: For messages, and the names of its log and its trace.
         folder: Where these go.
         model: Folder of the model.
+        platform: The machine.
         said: ``--ec-transfer-config``; None starts a plain server without a connector.
         env: More environment.
         max_model_len: Longest prompt and answer. Its own encoder cache holds so many rows
@@ -197,7 +186,10 @@ class Server(Process):
         prefix_caching: Whether to leave it on, as it is by default. Without it every
             request needs its encodings.
         own_worker: Give the engine's worker a process of its own, as it has on several
-            GPUs. On one GPU, and otherwise here, it lives in the engine's process.
+            GPUs. Otherwise it lives in the engine's process.
+        ranks: Tensor-parallel ranks; fewer where the machine has not so many.
+        ahead: Plan the next step before this one is over, or do not. None: as is usual
+            on the machine.
     """
 
     def __init__(
@@ -205,6 +197,7 @@ class Server(Process):
         name: str,
         folder: Path,
         model: Path,
+        platform: Platform,
         *,
         said: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -212,9 +205,11 @@ class Server(Process):
         options: Sequence[str] = (),
         prefix_caching: bool = False,
         own_worker: bool = False,
+        ranks: int = 1,
+        ahead: bool | None = None,
     ) -> None:
         port = free_port()
-        env = {**CPU_ENV, **(env or {})}
+        env = {**platform.env, **platform.step_env(ahead), **(env or {})}
         # For `vllm serve` the variable only decides where the worker lives.
         env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_worker else "0"
         command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model)]
@@ -226,7 +221,9 @@ class Server(Process):
         command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny"]
         # Not more: the encoder cache would grow with it.
         command += ["--max-model-len", str(max_model_len)]
-        command += ["--max-num-batched-tokens", str(max_model_len), *_PLATFORM, *options]
+        command += ["--max-num-batched-tokens", str(max_model_len), "--max-num-seqs", "4"]
+        command += platform.options(KV_CACHE_BYTES, own_worker=own_worker)
+        command += [*platform.parallel(ranks), *platform.step_options(ahead), *options]
         if not prefix_caching:
             command.append("--no-enable-prefix-caching")
         super().__init__(name, command, env, folder / f"{name}.log", port)
@@ -354,15 +351,35 @@ class Server(Process):
         for pid in self.hosts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        self._child.wait()
+        return self._wait_ended(time.monotonic(), timeout_s)
+
+    def _wait_ended(self, killed: float, timeout_s: float) -> float:
+        """Wait until no process of it is left; returns how long that took."""
         while left := self.pids:
             if time.monotonic() > killed + timeout_s:
                 names = [f"{name_of(pid)} {pid}" for pid in left]
                 self.kill()
                 raise ServerError(f"{self.name} was killed and left processes behind: {names}")
             time.sleep(0.01)
+        self._child.wait()
         return time.monotonic() - killed
+
+    def kill_engine(self, timeout_s: float = 60.0) -> float:
+        """SIGKILL to its engine's process alone; all others end by themselves.
+
+        Returns:
+            How long the last of them took.
+
+        Raises:
+            ServerError: There is no such process, or others are still there; they are
+                killed then.
+        """
+        engines = [pid for pid in self.hosts() if self.command(pid).startswith("VLLM::EngineCore")]
+        if not engines:
+            raise ServerError(f"{self.name} has no engine")
+        for pid in engines:
+            os.kill(pid, signal.SIGKILL)
+        return self._wait_ended(time.monotonic(), timeout_s)
 
 
 class Proxy(Process):
@@ -376,7 +393,9 @@ class Proxy(Process):
         command += ["--encoder", encoder.url, "--decoder", decoder.url, "--port", str(port)]
         # A health check may take so long, and on a busy host it does take its time.
         command += ["--health-interval", "10", "--encoder-timeout", "300", *options]
-        super().__init__(name, command, {"PYTHONPATH": str(ROOT)}, folder / f"{name}.log", port)
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        env = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        super().__init__(name, command, env, folder / f"{name}.log", port)
 
 
 def guards_of(regions: set[str]) -> set[int]:

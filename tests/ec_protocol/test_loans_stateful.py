@@ -11,14 +11,16 @@ reader's end, of which the engine learns some time afterwards.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ec_protocol.loans import Command, EndReader, Lend, Loan, Loans
+from ec_protocol import circuits
+from ec_protocol.circuits import Blame, Circuits
+from ec_protocol.loans import EndReader, Lend, Loans
 from ec_protocol.processes import (
     KillProcess,
     Processes,
@@ -30,11 +32,11 @@ from ec_protocol.processes import (
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
-from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Recorder
 from ec_protocol.waiters import Address, Waiters
 from tests.recording import played
+from tests.world.lending import Read, Reader, blocks_of
 
 BLOCK = 64
 #: Fewer than all encodings together take, so that each new one pushes another out.
@@ -45,32 +47,6 @@ WAITERS = st.sampled_from(["r1", "r2", "r3"])
 SOURCES = st.sampled_from([(f"host-{number}", 1) for number in range(6)])
 PICK = st.integers(0, 99)
 TIMING = Timing(quarantine_s=30.0)
-
-
-@dataclass
-class Read:
-    """A READ that may write at any time."""
-
-    loan: Loan
-    blocks: list[int]
-
-
-@dataclass
-class Reader:
-    """A process: what it was told, what it has under way, and what it said."""
-
-    number: int
-    inbox: list[Command] = field(default_factory=list)
-    work: dict[int, Loan] = field(default_factory=dict)
-    reads: list[Read] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
-    alive: bool = True
-    drains: bool = False
-    stands_still: bool = False
-
-
-def blocks_of(entry: Entry) -> list[int]:
-    return [block for start, count in entry.extents for block in range(start, start + count)]
 
 
 def right(name: str) -> list[object]:
@@ -93,6 +69,8 @@ class LoansMachine(RuleBasedStateMachine):
         self.readers: dict[int, Reader] = {}
         self.words: list[tuple[int, str, int]] = []
         self.ids: set[int] = set()
+        self.landed: Counter[Address] = Counter()
+        self.loans.circuits.blame = self.blame  # type: ignore[method-assign]
         self.parent_looks()
         for number in self.readers:
             self.processes.ready(number, self.now)
@@ -136,6 +114,8 @@ class LoansMachine(RuleBasedStateMachine):
             if isinstance(command, Lend):
                 assert command.loan.loan_id not in self.ids, "a number is used once"
                 self.ids.add(command.loan.loan_id)
+                source = command.loan.wanted.source
+                assert self.loans.circuits.standing(source, self.now) != "resting"
                 if not said:
                     self.loans.unsaid(command.loan.loan_id, self.now)
                     continue
@@ -156,8 +136,21 @@ class LoansMachine(RuleBasedStateMachine):
         if how != "twice" or len(self.words) > 8:
             self.words.remove(word)
         if how != "lose":
-            self.loans.heard(*word, self.now)
+            self.hear(word)
         self.tells()
+
+    def hear(self, word: tuple[int, str, int]) -> None:
+        """Counts what lands alone, since its producer was blamed last."""
+        loan = self.loans._loans.get(word[2])
+        if loan is not None and loan.alone and loan.state == "lent" and word[1] == "landed":
+            self.landed[loan.wanted.source] += loan.reader == word[0]
+        self.loans.heard(*word, self.now)
+
+    def blame(self, sources: Collection[Address], what: Blame, now: float) -> None:
+        """As the engine blames; what landed before does not count."""
+        for source in sources:
+            self.landed[source] = 0
+        Circuits.blame(self.loans.circuits, sources, what, now)
 
     @precondition(lambda self: len(self.loans))
     @rule(pick=PICK, word=st.sampled_from(["landed", "failed", "lost", "proven", "exited"]))
@@ -219,7 +212,6 @@ class LoansMachine(RuleBasedStateMachine):
         if reader is not None:
             reader.stands_still = True
 
-    @precondition(lambda self: self.processes.numbers("starting"))
     @rule()
     def gets_ready(self) -> None:
         for number in self.processes.numbers("starting"):
@@ -274,11 +266,37 @@ class LoansMachine(RuleBasedStateMachine):
         elif stage >= 4:
             self.end(reader, read, landed=stage == 4)
         if stage >= 2:
-            self.loans.heard(*self.words[-1], self.now)
+            self.hear(self.words[-1])
         if stage == 3:
             reader.alive = False
             reader.reads.clear()
         self.saves(other)
+
+    @rule(names=st.permutations("abcd"), sources=st.permutations(range(6)), early=st.booleans())
+    def a_suspect_meets_others(self, names: list[str], sources: list[int], early: bool) -> None:
+        """Who is blamed is fetched from again while other readers come and go."""
+        (bad, good), (one, two, three, _) = [(f"host-{n}", 1) for n in sources[:2]], names
+        if early:
+            self.wants(two, good, "r2")
+        self.fetch_until(one, bad, "r1", 3, three)
+        self.leaves("r1")
+        self.everybody_is_replaced()
+        self.wants(one, bad, "r1")
+        loan = self.loans._by_hash.get(one)
+        for reader in self.readers.values():
+            if loan is not None and reader.number != loan.reader and reader.alive:
+                reader.alive = False
+                reader.reads.clear()
+                break
+        self.wants(three, good, "r3")
+        self.everybody_is_replaced()
+        self.wants(two, good, "r2")
+
+    def everybody_is_replaced(self) -> None:
+        """Who died is known to be gone, and the next one works."""
+        while self.unknown_exits():
+            self.learns_of_an_exit(0)
+        self.gets_ready()
 
     def reading(self, reader: Reader, loan_id: int) -> Read | None:
         return next((read for read in reader.reads if read.loan.loan_id == loan_id), None)
@@ -293,7 +311,7 @@ class LoansMachine(RuleBasedStateMachine):
         if read is None:
             if how == "fails":
                 del reader.work[loan_id]
-                self.says(reader, "failed", loan_id)
+                self.says(reader, "unreachable" if pick % 2 else "failed", loan_id)
             else:
                 reader.reads.append(Read(loan, blocks_of(loan.entry)))
         elif how == "loses":
@@ -380,7 +398,10 @@ class LoansMachine(RuleBasedStateMachine):
     @invariant()
     def who_waits_has_a_loan(self) -> None:
         lent = [loan for loan in self.loans._loans.values() if loan.state == "lent"]
-        assert sorted(loan.wanted.mm_hash for loan in lent) == sorted(self.waiters._wanted)
+        names = [loan.wanted.mm_hash for loan in lent]
+        names += [turn.wanted.mm_hash for turn in self.loans._turns]
+        assert sorted(names) == sorted(self.waiters._wanted)
+        assert all(self.now < turn.until for turn in self.loans._turns)
         assert self.loans._by_hash == {loan.wanted.mm_hash: loan for loan in lent}
 
     @invariant()
@@ -396,25 +417,18 @@ class LoansMachine(RuleBasedStateMachine):
             assert loan.reader not in self.processes.stuck
 
     @invariant()
-    def one_suspect_at_a_time(self) -> None:
-        """Of those that were suspect when they were lent to, no two share a reader."""
-        working = self.loans._working
-        if len(working) > 1:
-            there = [x for x in self.loans._by_hash.values() if x.reader == working[-1]]
-            fresh = {x.wanted.source for x in there if x.loan_id in self.suspect_when_lent}
-            assert len(fresh) <= 1
+    def a_suspect_has_its_reader_to_itself(self) -> None:
+        lent = list(self.loans._by_hash.values())
+        for loan in lent:
+            others = [x for x in lent if x.reader == loan.reader]
+            assert not loan.alone or len({x.wanted.source for x in others}) == 1
 
-    @property
-    def suspect_when_lent(self) -> set[int]:
-        if not hasattr(self, "_suspect"):
-            self._suspect: set[int] = set()
-            self._seen: set[int] = set()
-        for loan in self.loans._by_hash.values():
-            if loan.loan_id not in self._seen:
-                self._seen.add(loan.loan_id)
-                if loan.wanted.source in self.loans._suspects:
-                    self._suspect.add(loan.loan_id)
-        return self._suspect
+    @invariant()
+    def who_is_trusted_has_paid(self) -> None:
+        for source, circuit in self.loans.circuits._circuits.items():
+            if circuit.blames and self.loans.circuits.standing(source, self.now) == "trusted":
+                due = min(2 ** (circuit.blames - 1), circuits.MOST_TO_LAND)
+                assert self.landed[source] >= due, "not enough has landed since it was blamed"
 
     def teardown(self) -> None:
         """When every reader is gone, everything has come back and nobody waits."""

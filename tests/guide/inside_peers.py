@@ -73,6 +73,7 @@ class InsidePeers(Inside):
         self.name = f"harness-{os.getpid()}-{secrets.token_hex(4)}"
         self.region, self.node, config = engine.region, engine.node, engine.config
         self.server = self.reader = self._sink = None
+        self._past: Counter[str] = Counter()
         self._closing: list[Callable[[], object]] = []
         try:
             self.spec = instance_spec(config, self.facts, self.region, self.name)

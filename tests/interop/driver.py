@@ -35,7 +35,8 @@ from ec_protocol.p2p import wire
 from ec_protocol.p2p.fetches import Fetches
 from ec_protocol.p2p.grants import ProducerGrants
 from ec_protocol.p2p.wire import XferAck, XferReq
-from tests.e2e.server import CPU_ENV, free_port
+from tests.e2e.platform import chosen
+from tests.e2e.server import free_port
 from tests.ec_connector.network.inside import Inside
 from tests.interop import forked
 from tests.interop.clock import Clock
@@ -84,7 +85,7 @@ def fork_server() -> Any:
     """The fork server, ready."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(forked.PRELOAD)
-    with mock.patch.dict(os.environ, {**CPU_ENV, "VLLM_LOGGING_LEVEL": "ERROR"}):
+    with mock.patch.dict(os.environ, {**chosen().env, "VLLM_LOGGING_LEVEL": "ERROR"}):
         forkserver.ensure_running()
     return context
 

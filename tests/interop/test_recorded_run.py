@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ec_verify.kit.language.schedule import all_cases
-from tests.e2e.server import ROOT
+from tests.e2e.platform import ROOT
 from tests.interop.driver import PATIENCE_S, RELEASE, fork_server, marks
 from tests.interop.forked import command_line
 

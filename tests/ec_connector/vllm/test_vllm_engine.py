@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our class inside a real vLLM engine, in one process on the CPU."""
+"""Our class inside a real vLLM engine, in one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import CPU_ENV, ROOT
+from tests.e2e.platform import ROOT, chosen
 from tests.recording import trace_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.vllm]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.vllm]
 def run(*arguments: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
-        env={**os.environ, **CPU_ENV, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **env},
+        env={**os.environ, **chosen().env, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **env},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -43,9 +43,10 @@ def model(tmp_path_factory) -> str:
 @pytest.fixture(scope="module", params=["in-step", "ahead"])
 def facts(request, model) -> dict[str, Any]:
     """One engine that plans a step when the last one is over, one that plans ahead."""
-    ahead = "1" if request.param == "ahead" else "0"
-    trace = {"EC_CONNECTOR_TRACE_FILE": file} if (file := trace_file("vllm")) else {}
-    out = run("tests.ec_connector.vllm.vllm_child", model, EC_E2E_ASYNC_SCHEDULING=ahead, **trace)
+    env = chosen().step_env(request.param == "ahead")
+    if file := trace_file("vllm"):
+        env["EC_CONNECTOR_TRACE_FILE"] = file
+    out = run("tests.ec_connector.vllm.vllm_child", model, request.param, **env)
     (line,) = [line for line in out.splitlines() if line.startswith("FACTS ")]
     facts = json.loads(line.removeprefix("FACTS "))
     assert facts["engine"]["plans_ahead"] == (request.param == "ahead")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One real vLLM engine in one process, with our connector. Prints one JSON document.
 
-python -m tests.ec_connector.vllm.vllm_child MODEL_FOLDER
+python -m tests.ec_connector.vllm.vllm_child MODEL_FOLDER in-step|ahead
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.e2e.pictures import picture
+from tests.e2e.platform import chosen
 
 
 def shell_facts() -> dict[str, Any]:
@@ -87,19 +88,26 @@ def refused(model: str) -> list[str]:
     return texts
 
 
-def engine_facts(model: str) -> dict[str, Any]:
-    """Encode, forget the device's copy, load from the tier, stop."""
+def engine_facts(model: str, ahead: bool) -> dict[str, Any]:
+    """Encode, forget the device's copy, load from the tier, stop.
+
+    Args:
+        model: Its folder.
+        ahead: Plan a step before the last one is over.
+    """
     from vllm import LLM, SamplingParams
 
+    platform = chosen()
     llm = LLM(
         model,
-        enforce_eager=True,
-        dtype="float32",
+        **platform.exact_engine,
+        **platform.step_engine(ahead),
         max_model_len=512,
         max_num_seqs=4,
         max_num_batched_tokens=256,
         kv_cache_memory_bytes=64 << 20,
         # Four long answers at once do not fit: some are preempted.
+        block_size=128,
         num_gpu_blocks_override=6,
         enable_prefix_caching=False,
         ec_transfer_config={
@@ -221,8 +229,12 @@ def preemption_facts(llm: Any, half: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    model = sys.argv[1]
-    facts = {"shell": shell_facts(), "refused": refused(model), "engine": engine_facts(model)}
+    model, steps = sys.argv[1:]
+    facts = {
+        "shell": shell_facts(),
+        "refused": refused(model),
+        "engine": engine_facts(model, steps == "ahead"),
+    }
     sys.stdout.write(f"FACTS {json.dumps(facts)}\n")
 
 
