@@ -289,8 +289,15 @@ class Loans:
                 self._turns.append(turn)
 
     def _again(self, turn: _Turn, now: float) -> bool:
-        """Whether a fetch was lent again, or has failed; else its turn has not come."""
-        source = turn.wanted.source
+        """Whether a fetch was lent again, or is over; else its turn has not come."""
+        entry, source = self.tier.get(turn.wanted.mm_hash), turn.wanted.source
+        if entry is not None:
+            # It was encoded here meanwhile, or is being encoded.
+            if entry.servable:
+                self.on_landed(turn.wanted, entry, now)
+            else:
+                self.on_failed(turn.wanted)
+            return True
         standing = self.circuits.standing(source, now)
         if standing != "resting" and self._able(source, standing) is None:
             return False

@@ -118,6 +118,7 @@ class ParentProcess:
             self.close()
             self._status = StatusPage(Shared.create("ec-status-parent", STATUS_BYTES))
             spec = ParentSpec(
+                version=words.VERSION,
                 instance=instance,
                 engine=theirs.fileno(),
                 region=region,

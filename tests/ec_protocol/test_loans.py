@@ -11,6 +11,7 @@ from ec_protocol import circuits
 from ec_protocol import loans as module
 from ec_protocol.loans import Lend, Loan, TakeBack
 from ec_protocol.tables.dispatch import LOAN
+from ec_protocol.tier.copies import CopyTable
 from ec_protocol.waiters import Address, Wanted
 from tests.world.lending import BAD, BLOCK, GOOD, START, World, died, pass_time
 
@@ -238,6 +239,24 @@ def test_who_waits_for_a_turn_and_leaves_ends_it(world: World) -> None:
     world.loans.working([2, 3])
     world.loans.tick(world.now)
     assert (world.loans.drain(), world.ended, len(world.waiters)) == ([], [("h", "failed")], 0)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_was_encoded_here_meanwhile_needs_no_turn(world: World, landed: bool) -> None:
+    world.loans.working([1])
+    world.lend()
+    world.loans.exited(1, world.now)
+    copies = CopyTable(world.tier)
+    copy = copies.plan_save("h", BLOCK)
+    assert copy is not None
+    copies.submit(copy)
+    if landed:
+        copies.report(copy.copy_id, 0, landed=True)
+    world.loans.working([2, 3])
+    world.loans.tick(world.now)
+    assert (world.loans.drain(), len(world.loans)) == ([], 0)
+    assert world.ended == [("h", "landed" if landed else "failed")]
+    assert len(world.holds) == landed
 
 
 def test_a_turn_takes_no_longer_than_the_budget(world: World) -> None:

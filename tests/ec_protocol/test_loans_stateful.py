@@ -11,15 +11,12 @@ reader's end, of which the engine learns some time afterwards.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ec_protocol import circuits
-from ec_protocol.circuits import Blame, Circuits
 from ec_protocol.loans import EndReader, Lend, Loans
 from ec_protocol.processes import (
     KillProcess,
@@ -69,8 +66,6 @@ class LoansMachine(RuleBasedStateMachine):
         self.readers: dict[int, Reader] = {}
         self.words: list[tuple[int, str, int]] = []
         self.ids: set[int] = set()
-        self.landed: Counter[Address] = Counter()
-        self.loans.circuits.blame = self.blame  # type: ignore[method-assign]
         self.parent_looks()
         for number in self.readers:
             self.processes.ready(number, self.now)
@@ -78,10 +73,10 @@ class LoansMachine(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------- the engine
     @rule(name=NAMES, source=SOURCES, waiter=WAITERS)
-    def wants(self, name: str, source: Address, waiter: str) -> None:
+    def wants(self, name: str, source: Address, waiter: str, unsaid: bool = False) -> None:
         if self.tier.get(name) is None or self.waiters.fetching(name):
             self.waiters.fetch(name, source, SIZES[name] * BLOCK, None, waiter, self.now)
-        self.tells()
+        self.tells(unsaid)
 
     @rule(waiter=WAITERS)
     def leaves(self, waiter: str) -> None:
@@ -124,9 +119,7 @@ class LoansMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, source=SOURCES, waiter=WAITERS)
     def wants_what_cannot_be_said(self, name: str, source: Address, waiter: str) -> None:
-        if self.tier.get(name) is None and not self.waiters.fetching(name):
-            self.waiters.fetch(name, source, SIZES[name] * BLOCK, None, waiter, self.now)
-        self.tells(unsaid=True)
+        self.wants(name, source, waiter, unsaid=True)
 
     @precondition(lambda self: self.words)
     @rule(pick=PICK, how=st.sampled_from(["hear", "hear", "hear", "twice", "lose"]))
@@ -136,34 +129,16 @@ class LoansMachine(RuleBasedStateMachine):
         if how != "twice" or len(self.words) > 8:
             self.words.remove(word)
         if how != "lose":
-            self.hear(word)
+            self.loans.heard(*word, self.now)
         self.tells()
-
-    def hear(self, word: tuple[int, str, int]) -> None:
-        """Counts what lands alone, since its producer was blamed last."""
-        loan = self.loans._loans.get(word[2])
-        if loan is not None and loan.alone and loan.state == "lent" and word[1] == "landed":
-            self.landed[loan.wanted.source] += loan.reader == word[0]
-        self.loans.heard(*word, self.now)
-
-    def blame(self, sources: Collection[Address], what: Blame, now: float) -> None:
-        """As the engine blames; what landed before does not count."""
-        for source in sources:
-            self.landed[source] = 0
-        Circuits.blame(self.loans.circuits, sources, what, now)
 
     @precondition(lambda self: len(self.loans))
     @rule(pick=PICK, word=st.sampled_from(["landed", "failed", "lost", "proven", "exited"]))
-    def hears_what_another_reader_must_not_say(self, pick: int, word: str) -> None:
-        """Of a loan that was made to somebody else, who has said nothing of the kind."""
+    def hears_what_nobody_may_say(self, pick: int, word: str) -> None:
+        """Of a loan that was made to somebody else; or what only we may say."""
         loan = list(self.loans._loans.values())[pick % len(self.loans)]
         self.loans.heard(loan.reader + 1 + pick % 2, word, loan.loan_id, self.now)
-
-    @precondition(lambda self: len(self.loans))
-    @rule(pick=PICK, word=st.sampled_from(["exited", "retire", "take_back"]))
-    def hears_what_no_reader_must_say(self, pick: int, word: str) -> None:
-        loan = list(self.loans._loans.values())[pick % len(self.loans)]
-        self.loans.heard(loan.reader, word, loan.loan_id, self.now)
+        self.loans.heard(loan.reader, "take_back" if pick % 2 else "exited", loan.loan_id, self.now)
 
     @precondition(lambda self: self.unknown_exits())
     @rule(pick=PICK)
@@ -266,7 +241,7 @@ class LoansMachine(RuleBasedStateMachine):
         elif stage >= 4:
             self.end(reader, read, landed=stage == 4)
         if stage >= 2:
-            self.hear(self.words[-1])
+            self.loans.heard(*self.words[-1], self.now)
         if stage == 3:
             reader.alive = False
             reader.reads.clear()
@@ -422,13 +397,6 @@ class LoansMachine(RuleBasedStateMachine):
         for loan in lent:
             others = [x for x in lent if x.reader == loan.reader]
             assert not loan.alone or len({x.wanted.source for x in others}) == 1
-
-    @invariant()
-    def who_is_trusted_has_paid(self) -> None:
-        for source, circuit in self.loans.circuits._circuits.items():
-            if circuit.blames and self.loans.circuits.standing(source, self.now) == "trusted":
-                due = min(2 ** (circuit.blames - 1), circuits.MOST_TO_LAND)
-                assert self.landed[source] >= due, "not enough has landed since it was blamed"
 
     def teardown(self) -> None:
         """When every reader is gone, everything has come back and nobody waits."""
