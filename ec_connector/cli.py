@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from ec_connector.proxy.command import proxy
 from ec_protocol import __version__
 from ec_protocol.errors import ECError
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 # What the demo imports beyond the base installation: module -> distribution.
 _DEMO_NEEDS = {"PIL": "pillow", "msgspec": "msgspec", "nixl": "nixl", "zmq": "pyzmq"}
-# What the proxy imports beyond it.
-_PROXY_NEEDS = {"aiohttp": "aiohttp", "prometheus_client": "prometheus-client"}
 # What listening to events needs.
 _EVENTS_NEED = {"msgspec": "msgspec", "zmq": "pyzmq"}
 
@@ -35,6 +34,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.command()(proxy)
 
 
 def _print_version(wanted: bool) -> None:
@@ -133,7 +135,10 @@ def demo(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="copy, core, tier, ack, read, startup or all.", show_default="all"),
+        typer.Argument(
+            help="copy, core, tier, ack, read, startup, processes or all; or deaths, alone.",
+            show_default="all",
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer repetitions, smaller regions: a smoke test.")
@@ -145,6 +150,10 @@ def bench(
         Path | None,
         typer.Option(help="Folder for one PNG per benchmark.", show_default=False),
     ] = None,
+    count: Annotated[
+        int, typer.Option(min=1, help="deaths: how many processes are killed; --quick: 20.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="deaths: which, in what order, asked for what.")] = 1,
 ) -> None:
     """Measure against hand-written baselines, and vLLM's classes where installed.
 
@@ -161,6 +170,9 @@ def bench(
     err = Console(stderr=True, highlight=False)
     try:
         chosen = benches.choose(names or [])
+        if chosen == ["deaths"]:
+            _deaths(20 if quick else count, seed, quick, as_json)
+            return
         rows = benches.run(
             chosen, quick, on_start=lambda name: err.print(f"{name} ...", markup=False)
         )
@@ -191,101 +203,21 @@ def bench(
     Console(highlight=False, width=max(110, err.width)).print(table)
 
 
-@app.command()
-def proxy(
-    encoder: Annotated[
-        list[str],
-        typer.Option(help="Base URL of an encoder instance; repeat it, or separate by commas."),
-    ],
-    decoder: Annotated[
-        list[str],
-        typer.Option(help="Base URL of a decoder instance; repeat it, or separate by commas."),
-    ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8100,
-    keep_media: Annotated[
-        bool,
-        typer.Option(
-            "--keep-media",
-            help="Leave the media in the request beside the announcement: costs bytes and "
-            "preprocessing, and a lost encoding is simply encoded again.",
-        ),
-    ] = False,
-    policy: Annotated[
-        str, typer.Option(help="How an instance is chosen: least-loaded or round-robin.")
-    ] = "least-loaded",
-    max_body_bytes: Annotated[int, typer.Option(help="Longest request body.")] = 64 << 20,
-    max_media: Annotated[int, typer.Option(help="Most pieces of media in one request.")] = 128,
-    connect_timeout: Annotated[
-        float, typer.Option(help="Seconds to connect to an instance.")
-    ] = 3.0,
-    encoder_timeout: Annotated[
-        float, typer.Option(help="Seconds for one encoder request; then the media stays.")
-    ] = 60.0,
-    decoder_timeout: Annotated[
-        float, typer.Option(help="Seconds that a decoder may be silent.")
-    ] = 600.0,
-    health_interval: Annotated[
-        float, typer.Option(help="Seconds between two health checks.")
-    ] = 5.0,
-    retries: Annotated[
-        int, typer.Option(help="How often another instance is tried when one cannot be reached.")
-    ] = 2,
-    events: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Where an encoder publishes its events (ec_events_endpoint), one per "
-            "data-parallel rank; repeat it, or separate by commas. Announcements are then used "
-            "again for the same media, until the encoding is gone.",
-            show_default=False,
-        ),
-    ] = None,
-    events_topic: Annotated[str, typer.Option(help="Topic of these events.")] = "ec",
-) -> None:
-    """Serve chat completions from encoders and decoders (OpenAI-compatible).
+def _deaths(count: int, seed: int, quick: bool, as_json: bool) -> None:
+    """``bench deaths``; exits 1 if anything is wrong."""
+    from rich.console import Console
 
-    Media goes to an encoder; the decoder gets a reference in its place and reads the
-    encoding from the encoder. Encoders run as ec_producer, decoders as ec_consumer or
-    ec_both.
-    """
-    needs = _PROXY_NEEDS | (_EVENTS_NEED if events else {})
-    missing = [dist for module, dist in needs.items() if not importlib.util.find_spec(module)]
-    if missing:
-        extras = "proxy,events" if events else "proxy"
-        _fail(
-            f"the proxy needs {', '.join(missing)}",
-            f"install them with: pip install 'ec-connector[{extras}]'",
-            False,
-        )
-    import asyncio
-    import logging
-    from typing import cast
+    from ec_connector.bench.deaths import run_deaths
+    from ec_connector.demo.report import progress_bar
 
-    from ec_connector.proxy.server import serve
-    from ec_connector.proxy.settings import Policy, ProxySettings, split_urls
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = ProxySettings(
-            encoders=split_urls(encoder),
-            decoders=split_urls(decoder),
-            host=host,
-            port=port,
-            keep_media=keep_media,
-            policy=cast(Policy, policy),  # checked there
-            max_body_bytes=max_body_bytes,
-            max_media=max_media,
-            connect_timeout_s=connect_timeout,
-            encoder_timeout_s=encoder_timeout,
-            decoder_timeout_s=decoder_timeout,
-            health_interval_s=health_interval,
-            retries=retries,
-            events=split_urls(events or ()),
-            events_topic=events_topic,
-        )
-        asyncio.run(serve(settings, on_ready=lambda url: typer.echo(f"listening on {url}")))
-    except ECError as error:
-        _fail(str(error), "", False)
+    with progress_bar(count) as step:
+        report = run_deaths(count, seed, stall_s=1.0 if quick else 2.0, step=step)
+    if as_json:
+        typer.echo(json.dumps(report.document()))
+    else:
+        report.print(Console(highlight=False, width=max(110, Console(stderr=True).width)))
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 @app.command()

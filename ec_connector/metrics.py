@@ -74,8 +74,9 @@ def _families() -> dict[str, Family]:
             "vllm:ec_producers",
             "gauge",
             "Consumer: producers that are not read from as others are. suspect: a READ from it "
-            "was lost or its reader ended, and it has a reader to itself. resting: nothing is "
-            "fetched from it for a while.",
+            "was lost or its reader ended, and it has a reader to itself. harmful: that came "
+            "again and again, and it is left alone for a while. unreachable: nobody answered a "
+            "moment ago.",
             "standing",
         ),
         Family(
@@ -262,7 +263,7 @@ class StatsSource:
         data, scheduler = self._instance.data, self._instance.scheduler
         loans = None if data is None else data.link.loans
         found = {} if loans is None else loans.circuits.amounts(scheduler.clock())
-        return {what: found.get(what, 0) for what in ("suspect", "resting")}
+        return {what: found.get(what, 0) for what in ("suspect", "harmful", "unreachable")}
 
     def _samples(self) -> dict[str, list[float]]:
         data = self._instance.data

@@ -7,8 +7,8 @@ read from when a reader ended by itself. Who was blamed is a *suspect*: it gets 
 itself, so that the next end shows whose doing it was. So many of its fetches must land
 there before it is trusted again, and twice as many the next time. Who was blamed alone
 several times, without being trusted in between, *rests*: nothing is fetched from it for a
-while, longer each time. A producer that could not be reached rests too, and is no suspect
-(EC-9.4).
+while, longer each time. A producer that could not be reached rests too, a little while
+(``rests``), and is no suspect.
 
 Engine thread only. Who reads from whom is ``loans``' business; ``tla/circuits`` is both.
 """
@@ -20,6 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ec_protocol.rests import Rests
 from ec_protocol.tables.timing import Timing
 from ec_protocol.waiters import Address
 
@@ -58,7 +59,6 @@ class _Circuit:
         to_land: Fetches that must land until it is trusted.
         harms: How often it was certainly its doing since it was trusted last.
         rests_until: Seconds; nothing is fetched from it before.
-        why: Why it rests.
         blamed_at: When it was blamed last, seconds.
     """
 
@@ -66,7 +66,6 @@ class _Circuit:
     to_land: int = 0
     harms: int = 0
     rests_until: float = 0.0
-    why: str = ""
     blamed_at: float = 0.0
 
 
@@ -74,7 +73,7 @@ class Circuits:
     """Everything that is known of producers.
 
     Args:
-        timing: ``heartbeat_timeout_s`` is used.
+        timing: See ``Rests``.
         counters: Where to count, by reason.
 
     Attributes:
@@ -82,7 +81,7 @@ class Circuits:
     """
 
     def __init__(self, timing: Timing, counters: Counter[str]) -> None:
-        self.timing = timing
+        self.rests = Rests(timing)
         self.counters = counters
         self.notes: list[str] = []
         self._circuits: dict[Address, _Circuit] = {}
@@ -99,19 +98,23 @@ class Circuits:
     def standing(self, source: Address, now: float) -> Standing:
         """What the producer is now."""
         circuit = self._circuits.get(source)
-        if circuit is None:
-            return "trusted"
-        if now < circuit.rests_until:
+        if self.rests.resting(source, now) or (circuit and now < circuit.rests_until):
             return "resting"
-        return "suspect" if circuit.to_land else "trusted"
+        return "suspect" if circuit and circuit.to_land else "trusted"
 
-    def why(self, source: Address) -> str:
+    def why(self, source: Address, now: float) -> str:
         """Why a producer rests: ``harm`` or ``unreachable``."""
-        return self._circuits[source].why
+        circuit = self._circuits.get(source)
+        return "harm" if circuit and now < circuit.rests_until else "unreachable"
 
-    def amounts(self, now: float) -> Counter[Standing]:
-        """How many are suspect, and how many rest."""
-        return Counter(self.standing(source, now) for source in self._circuits)
+    def amounts(self, now: float) -> dict[str, int]:
+        """How many are suspect, rest for harm, and rest because nobody answered."""
+        known = Counter(
+            "harmful" if now < circuit.rests_until else "suspect"
+            for circuit in self._circuits.values()
+            if circuit.to_land
+        )
+        return {**known, "unreachable": self.rests.amount(now)}
 
     # --------------------------------------------------------------------- what happens
     def blame(self, sources: Collection[Address], what: Blame, now: float) -> None:
@@ -135,18 +138,22 @@ class Circuits:
         if circuit.harms < HARMS:
             return
         rest_s = min(FIRST_REST_S * 2.0 ** min(circuit.harms - HARMS, 30), LONGEST_REST_S)
-        circuit.rests_until, circuit.why = max(circuit.rests_until, now + rest_s), "harm"
+        circuit.rests_until = max(circuit.rests_until, now + rest_s)
         self.counters["rests_harm"] += 1
         self._note([source], f"nothing is fetched from it for {rest_s:g} s")
 
-    def unreachable(self, source: Address, now: float) -> None:
-        """Nobody answers there: it rests, for every reader (EC-9.4)."""
-        circuit = self._known(source)
-        until = now + self.timing.heartbeat_timeout_s
-        if until > circuit.rests_until:
-            if now >= circuit.rests_until:
-                self.counters["rests_unreachable"] += 1
-            circuit.rests_until, circuit.why = until, "unreachable"
+    def unreachable(self, source: Address, tried_s: float, now: float) -> None:
+        """Nobody answers there: it rests, for every reader (EC-9.4).
+
+        Args:
+            source: The producer.
+            tried_s: How long it was tried in vain; it may have answered meanwhile.
+            now: Seconds.
+        """
+        # Several fetches see one loss.
+        if not self.rests.resting(source, now):
+            self.rests.lost(source, tried_s, now)
+            self.counters["rests_unreachable"] += 1
 
     def landed(self, source: Address) -> None:
         """A fetch landed that had a reader to itself."""
@@ -162,19 +169,17 @@ class Circuits:
         if now < self._forget_at:
             return
         self._forget_at = now + 1.0
+        self.rests.forget(now)
         for source, circuit in list(self._circuits.items()):
-            long_ago = not circuit.blames or now >= circuit.blamed_at + FORGET_S
-            if long_ago and now >= circuit.rests_until:
+            if now >= max(circuit.blamed_at + FORGET_S, circuit.rests_until):
                 del self._circuits[source]
 
     # ------------------------------------------------------------------------ internals
     def _known(self, source: Address) -> _Circuit:
-        """The producer's, which is the one that was heard of last from here on."""
+        """The producer's, which is the one that was blamed last from here on."""
         circuit = self._circuits.pop(source, None) or _Circuit()
         if len(self._circuits) >= MAX_PRODUCERS:
-            # Names of hosts come in requests: they must not push out who was blamed.
-            idle = (s for s, c in self._circuits.items() if not c.blames)
-            del self._circuits[next(idle, next(iter(self._circuits)))]
+            del self._circuits[next(iter(self._circuits))]
         self._circuits[source] = circuit
         return circuit
 

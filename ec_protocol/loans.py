@@ -203,7 +203,7 @@ class Loans:
             return
         if word == "unreachable":
             self.counters["unreachable"] += 1
-            self.circuits.unreachable(loan.wanted.source, now)
+            self.circuits.unreachable(loan.wanted.source, now - loan.lost_at, now)
         elif word == "lost":
             self._ends(reader, {loan.wanted.source}, "read_lost", now)
         self._move(loan, event, event.capitalize(), now)
@@ -334,7 +334,7 @@ class Loans:
         """Who fetches from a producer; None after counting why nobody does."""
         standing = self.circuits.standing(source, now)
         if standing == "resting":
-            self.counters[f"left_alone_{self.circuits.why(source)}"] += 1
+            self.counters[f"left_alone_{self.circuits.why(source, now)}"] += 1
             return None
         reader = self._able(source, standing)
         if reader is None:

@@ -32,7 +32,8 @@ _FOLDER = re.compile(r"ec-(?:test|make|e2e)-(?P<pid>\d+)-(?P<start>\d+)-\w+")
 #: What our programs make there, and regions of tests: with the process id alone.
 _PROGRAM = re.compile(
     r"ec-conformance-(?P<folder>\d+)-\w+"
-    r"|\.?vllm_ec_(?:test|fake|builtin|demo|guide)-(?P<region>\d+)(?:-[\w-]+)?_dp\d+\.mmap(?:\.\w+\.tmp)?"
+    r"|\.?(?:ec_ucx_)?vllm_ec_(?:test|fake|builtin|demo|guide)-(?P<region>\d+)(?:-[\w-]+)?_dp\d+"
+    r"(?:\.mmap(?:\.\w+\.tmp)?|\.[0-9a-f]{16})"
 )
 
 

@@ -52,6 +52,7 @@ BUILDERS = {
     ("tests.world.instance", "Producer"),
     ("tests.world.instance", "Node"),
     ("tests.ec_connector.processes.on_device", "DeviceNode"),
+    ("tests.ec_connector.processes.played_parent", "Played"),
     ("tests.world.core", "Pair"),
     ("tests.world.core", "World"),
     ("tests.world.plain", "connector"),

@@ -4,8 +4,9 @@
 A producer and a consumer, each an engine process with all its data processes, and fetches
 without a pause (``deaths_engines``). Each round kills one process, by SIGKILL, SIGABRT,
 SIGSEGV or SIGSTOP: whoever serves, reads, stands by, or is a parent. It is over when the
-process is gone and a fetch that was asked for after its death has landed; so many a death
-finds the successors of the one before still starting. In the end both engines must have
+process is gone and a fetch that was asked for after its death has landed. Half of the
+deaths come at once after that, and find the successors of the one before still starting;
+the others wait until everybody is there. In the end both engines must have
 all blocks, processes and descriptors that they had at first, and nothing may be left of
 them.
 
@@ -24,7 +25,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -36,6 +36,8 @@ from ec_protocol.errors import ECError
 
 SIGNALS: Final = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGSTOP)
 ROLES: Final[tuple[Role, ...]] = ("server", "reader", "spare", "parent")
+#: Threads of a data process that is ready: its own, and those of its libraries.
+_READY_THREADS: Final = 3
 #: How long anything may take: far beyond what it does on a busy machine.
 _PATIENCE_S: Final = 120.0
 #: How long an engine may take for its last words: leases, restarts and its end.
@@ -50,7 +52,6 @@ class RigError(ECError):
 def settings(stall_s: float) -> dict[str, Any]:
     """Of both connectors."""
     return {
-        "data_start_s": 120.0,
         "data_stall_s": stall_s,
         "data_lived_s": 0.05,
         "pin_lease_s": 8.0,
@@ -95,7 +96,8 @@ class _Engine:
                     self.last = message[1]
                     yield from message[2]
         except (EOFError, OSError) as exc:
-            raise RigError(f"the {self.kind}'s engine has ended") from exc
+            if self.last is None:
+                raise RigError(f"the {self.kind}'s engine has ended") from exc
 
     def children(self) -> list[int]:
         """Data processes that its parent has."""
@@ -119,7 +121,12 @@ class _Engine:
         if role != "spare":
             return self.pids.get(role, [])
         working = [*self.pids.get("server", ()), *self.pids.get("reader", ())]
-        return [pid for pid in self.children() if pid not in working]
+        return [pid for pid in self.children() if pid not in working and _is_ready(pid)]
+
+    def whole(self) -> bool:
+        """Whether everybody is there, and one stands by."""
+        wanted = 2 if self.kind == "producer" else 3
+        return self.works() and len(self.children()) == wanted and len(self.of("spare")) == 1
 
 
 class Rig:
@@ -132,7 +139,6 @@ class Rig:
 
     def __init__(self, seed: int, stall_s: float) -> None:
         self._dice = Random(seed)
-        self._before = set(os.listdir("/dev/shm"))
         self._seen: dict[int, str] = {}
         self._landed: list[tuple[float, float]] = []
         self._fell_back: list[float] = []
@@ -158,12 +164,16 @@ class Rig:
         """One death, and what follows.
 
         Raises:
-            RigError: No process of that role is there.
+            RigError: An engine is gone.
+            TimeoutError: There is no such process, and none comes.
         """
         side = {"server": self.producer, "reader": self.consumer}.get(
             role, self._dice.choice(self._engines)
         )
         victims: list[int] = []
+        whole = self._dice.random() < 0.5
+        if whole:
+            self._until(lambda: all(e.whole() for e in self._engines), "everybody")
 
         def found() -> bool:
             victims[:] = side.of(role)
@@ -192,7 +202,7 @@ class Rig:
             served.clear()
         finally:
             os.close(pidfd)
-        return Death(role, how.name, min(served, default=None), len(self._fell_back))
+        return Death(role, how.name, min(served, default=None), len(self._fell_back), whole)
 
     def end(self) -> list[str]:
         """No more requests; what is left, in words: nothing, if all is well.
@@ -261,11 +271,12 @@ class Rig:
             for pid, start in self._seen.items()
             if start and _start_of(pid) == start
         ]
-        regions = tuple(engine.region for engine in self._engines)
+        # Others on this machine make and remove files there too.
+        ours = [engine.region.removesuffix(".mmap") for engine in self._engines]
         left += [
             f"/dev/shm/{name} is left"
-            for name in sorted(set(os.listdir("/dev/shm")) - self._before)
-            if name in regions or name.startswith("ucx")
+            for name in sorted(os.listdir("/dev/shm"))
+            if any(stem and stem in name for stem in ours)
         ]
         address = self.producer.address
         with socket.socket() as again:
@@ -275,6 +286,14 @@ class Rig:
             except OSError as exc:
                 left.append(f"the control socket {address} is left: {exc}")
         return left
+
+
+def _is_ready(pid: int) -> bool:
+    """Whether a data process has registered its memory, as far as that shows from outside."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) >= _READY_THREADS
+    except OSError:
+        return False
 
 
 def _start_of(pid: int) -> str:
@@ -338,6 +357,3 @@ def run_deaths(
     ]
     lasts = [engine.last or {} for engine in (rig.producer, rig.consumer)]
     return DeathsReport(seed, deaths, dict(rig.outcomes), wrong, lasts, time.monotonic() - began)
-
-
-__all__ = ["Connection", "Rig", "RigError", "run_deaths"]

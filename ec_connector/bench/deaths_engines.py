@@ -10,9 +10,10 @@ given with what its name stands for, and says how each request ended.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -38,6 +39,9 @@ _STEP_S: Final = 2e-3
 _LATE_S: Final = 2.0
 #: How often the rig is told how things are.
 _SAY_S: Final = 0.02
+#: Of which hooks the longest is kept: wall time, and processor time of the thread; and of
+#: those that have started a parent.
+LONGEST: Final = ("wall", "cpu", "start_wall", "start_cpu")
 #: How long the last grants, loans and restarts may take, beside a lease.
 _END_S: Final = 60.0
 
@@ -67,13 +71,15 @@ class Engine:
     """
 
     def __init__(self, role: str, settings: dict[str, Any], rig: Connection) -> None:
+        # What is logged of all the deaths costs what it costs elsewhere, and is not shown.
+        logging.basicConfig(filename=os.devnull, level=logging.INFO)
         self._rig = rig
         began = time.perf_counter()
         self.node = peers.Node(role, BLOCKS, items=lambda r: r.items, settings=settings)
         self.start_s = time.perf_counter() - began
         self.scheduler = self.node.instance.scheduler
         self._serves = role == "ec_producer"
-        self._longest = {"wall": (0.0, ""), "cpu": (0.0, "")}
+        self._longest = dict.fromkeys(LONGEST, 0.0)
         self._hooks = 0
         self._said_at = 0.0
         self._events: list[tuple[float, float, str]] = []
@@ -82,18 +88,23 @@ class Engine:
 
     # ------------------------------------------------------------------------ hooks
     def hook(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call one and keep how long the longest took, and for how long it computed."""
+        """Call one, and keep how long the longest took and for how long it computed.
+
+        Those that have started another parent count apart: to start a process takes its time.
+        """
+        parent = self.node.data.pids("parent")
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
             return call(*args)
         finally:
+            cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+            if parent == self.node.data.pids("parent"):
+                took = {"wall": wall, "cpu": cpu}
+            else:
+                took = {"start_wall": wall, "start_cpu": cpu}
             self._hooks += 1
-            for what, took in (
-                ("cpu", time.thread_time() - cpu),
-                ("wall", time.perf_counter() - wall),
-            ):
-                if took > self._longest[what][0]:
-                    self._longest[what] = took, call.__name__
+            for what, seconds in took.items():
+                self._longest[what] = max(self._longest[what], seconds)
 
     def step(self, copy: Callable[[Any], bool] = lambda operation: True) -> None:
         """The end of a step: what it copies, and the report of that.
@@ -161,6 +172,7 @@ class Engine:
             "longest": self._longest,
             "hooks": self._hooks,
             "exits": dict(self.node.data.read_figures().exits),
+            "counters": dict(sum((c.counters for c in (node, loans) if c is not None), Counter())),
             "start_s": self.start_s,
         }
 
@@ -240,35 +252,33 @@ def produce(rig: Connection, consumer: Connection, settings: dict[str, Any], see
     engine.run(turn)
 
 
-def consume(rig: Connection, producer: Connection, settings: dict[str, Any], seed: int) -> None:
-    """A consumer's process."""
-    engine = Engine("ec_consumer", settings, rig)
-    scheduler, dice = engine.scheduler, Random(seed)
-    announced: deque[tuple[str, int, dict[str, Any]]] = deque(maxlen=_ANNOUNCED)
-    waiting: list[Request] = []
-    numbers = iter(range(1 << 60))
-    wrong: set[str] = set()
-    # What asks for the next announcements: so many may be under way.
-    for _ in range(_WAITING):
-        producer.send(None)
+class Asking:
+    """What a consumer's engine asks for, and what it is given.
 
-    def copy(operation: Any) -> bool:
-        got = b"".join(bytes(view) for view in engine.where(operation))[: operation.nbytes]
-        if got != content(operation.mm_hash, operation.nbytes):
-            wrong.add(operation.mm_hash)
-        return True
+    Args:
+        engine: The engine.
+        seed: Of what is asked for.
 
-    def turn() -> None:
-        while producer.poll(0):
-            announced.append(producer.recv())
-            producer.send(None)
-        while engine.phase == "run" and announced and len(waiting) < _WAITING:
-            # Sometimes an old one, which may be gone or held by a lease only.
-            name, nbytes, params = announced.pop() if dice.random() < 0.8 else announced.popleft()
-            item = make_item(name, 1, nbytes, 1)
-            waiting.append(Request(f"c{next(numbers)}", [item], params))
+    Attributes:
+        announced: What may be asked for.
+        waiting: Requests that are not answered.
+    """
+
+    def __init__(self, engine: Engine, seed: int = 0) -> None:
+        self.announced: deque[tuple[str, int, dict[str, Any]]] = deque(maxlen=_ANNOUNCED)
+        self.waiting: list[Request] = []
+        self._engine = engine
+        self._dice = Random(seed)
+        self._count = 0
+        self._wrong: set[str] = set()
+
+    def turn(self) -> None:
+        """One engine step."""
+        engine, scheduler = self._engine, self._engine.scheduler
+        while engine.phase == "run" and self.announced and len(self.waiting) < _WAITING:
+            self.waiting.append(self._next())
         scheduled, deferred = [], []
-        for request in waiting:
+        for request in self.waiting:
             if engine.hook(scheduler.ensure_cache_available, request, 0):
                 has = engine.hook(scheduler.has_cache_item, request.items[0].mm_hash)
                 engine.hook(scheduler.update_state_after_alloc, request, 0)
@@ -277,14 +287,42 @@ def consume(rig: Connection, producer: Connection, settings: dict[str, Any], see
                 scheduled.append((request, False))
             else:
                 deferred.append(request)
-        waiting[:] = deferred
-        engine.step(copy)
+        self.waiting = deferred
+        engine.step(self._compare)
         for request, has in scheduled:
-            bad = request.items[0].mm_hash in wrong
+            bad = request.items[0].mm_hash in self._wrong
             engine.answered(request, "wrong bytes" if bad else "landed" if has else "fell back")
             engine.hook(scheduler.request_finished, request)
 
-    try:
-        engine.run(turn)
-    except (EOFError, OSError):
-        engine.node.close()
+    def _next(self) -> Request:
+        """Sometimes an old one, which may be gone or held by a lease only."""
+        take = self.announced.pop if self._dice.random() < 0.8 else self.announced.popleft
+        name, nbytes, params = take()
+        self._count += 1
+        return Request(f"c{self._count}", [make_item(name, 1, nbytes, 1)], params)
+
+    def _compare(self, operation: Any) -> bool:
+        got = b"".join(bytes(view) for view in self._engine.where(operation))[: operation.nbytes]
+        if got != content(operation.mm_hash, operation.nbytes):
+            self._wrong.add(operation.mm_hash)
+        return True
+
+
+def consume(rig: Connection, producer: Connection, settings: dict[str, Any], seed: int) -> None:
+    """A consumer's process."""
+    engine = Engine("ec_consumer", settings, rig)
+    asking = Asking(engine, seed)
+    # What asks for the next announcements: so many may be under way.
+    for _ in range(_WAITING):
+        producer.send(None)
+
+    def turn() -> None:
+        try:
+            while producer.poll(0):
+                asking.announced.append(producer.recv())
+                producer.send(None)
+        except (EOFError, OSError):
+            engine.rig_is_there = False  # the producer is gone, and soon the rig
+        asking.turn()
+
+    engine.run(turn)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ec_connector.bench.ack import percentile
+from ec_connector.bench.deaths_engines import LONGEST
 from ec_connector.bench.rows import Row, machine
 
 Role = Literal["server", "reader", "spare", "parent"]
@@ -26,12 +27,14 @@ class Death:
         served_s: From then until an encoding that was asked for later had landed; None:
             none did.
         fell_back: Requests that ended without their encoding until the round was over.
+        whole: Whether everybody was there, or successors of others were still starting.
     """
 
     role: Role
     signal: str
     served_s: float | None
     fell_back: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,13 @@ class DeathsReport:
         """Whether nothing is wrong."""
         return not self.wrong
 
-    def longest(self, what: str) -> tuple[float, str]:
-        """The longest hook of either engine: seconds of ``wall`` or ``cpu`` time, and its name."""
-        found = [last["longest"][what] for last in self.lasts if last]
-        return max(found, default=(0.0, ""))
+    def longest_ms(self) -> dict[str, float]:
+        """The longest hooks of either engine; see ``deaths_engines.LONGEST``."""
+        found = [last["longest"] for last in self.lasts if last]
+        return {
+            what: round(max((longest[what] for longest in found), default=0.0) * 1e3, 2)
+            for what in LONGEST
+        }
 
     def table(self) -> list[dict[str, Any]]:
         """A line for each role and signal, and one for all."""
@@ -76,21 +82,22 @@ class DeathsReport:
     def rows(self) -> list[Row]:
         """As other benchmarks: until served again, beside an instance's start."""
         start_ms = max((last["start_s"] for last in self.lasts if last), default=0.0) * 1e3
-        stops = [d for d in self.deaths if d.signal == "SIGSTOP"]
-        others = [d for d in self.deaths if d.signal != "SIGSTOP"]
         rows = []
-        for name, those in (("killed", others), ("stopped, and found", stops)):
-            served = [d.served_s * 1e3 for d in those if d.served_s is not None]
-            for percent in (50, 99):
-                if served:
-                    case = f"one is {name}: p{percent} until served again, beside a start"
-                    value = _percentile(served, percent)
-                    rows.append(Row("deaths", case, value, start_ms, "ms"))
+        for name, stopped in (("killed", False), ("stopped, and found", True)):
+            for state, whole in (("everybody is there", True), ("others still start", False)):
+                served = [
+                    d.served_s * 1e3
+                    for d in self.deaths
+                    if d.served_s is not None
+                    and (d.signal == "SIGSTOP", d.whole) == (stopped, whole)
+                ]
+                for percent in (50, 99) if served else ():
+                    case = f"one is {name}, {state}: p{percent} until served, beside a start"
+                    rows.append(Row("deaths", case, _percentile(served, percent), start_ms, "ms"))
         return rows
 
     def document(self) -> dict[str, Any]:
         """As in the machine-readable output."""
-        wall, cpu = self.longest("wall"), self.longest("cpu")
         return {
             "machine": machine(),
             "rows": [row.document() for row in self.rows()],
@@ -102,8 +109,7 @@ class DeathsReport:
                 "wrong": self.wrong,
                 "requests": self.outcomes,
                 "table": self.table(),
-                "longest_hook_ms": {"wall": round(wall[0] * 1e3, 2), "hook": wall[1]},
-                "longest_hook_cpu_ms": {"cpu": round(cpu[0] * 1e3, 2), "hook": cpu[1]},
+                "longest_hook_ms": self.longest_ms(),
                 "hooks": sum(last["hooks"] for last in self.lasts if last),
             },
         }
@@ -120,11 +126,16 @@ class DeathsReport:
             counts = [str(line[n]) for n in ("deaths", "unnoticed", "fell_back", "not_served")]
             table.add_row(line["role"], line["signal"], *counts, *times)
         console.print(table)
+        for row in self.rows():
+            console.print(f"{row.case}: {row.ours:.0f} ms, {row.baseline:.0f} ms", markup=False)
         said = ", ".join(f"{number} {what}" for what, number in sorted(self.outcomes.items()))
         console.print(f"requests: {said}; every encoding that landed was compared", markup=False)
-        for what in ("wall", "cpu"):
-            took, hook = self.longest(what)
-            console.print(f"longest hook, {what} time: {took * 1e3:.2f} ms ({hook})", markup=False)
+        took = self.longest_ms()
+        console.print(
+            f"longest hook: {took['wall']} ms, of which it computed {took['cpu']} ms at most; "
+            f"one that starts a parent: {took['start_wall']} ms, {took['start_cpu']} ms",
+            markup=False,
+        )
         for text in self.wrong or ["nothing is wrong, and nothing is left"]:
             console.print(text, markup=False)
 

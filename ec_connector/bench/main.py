@@ -20,7 +20,10 @@ BENCHES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "read": ("read", ("msgspec", "nixl", "zmq")),
     "startup": ("startup", ()),
     "processes": ("processes", ("msgspec", "nixl", "zmq")),
+    "deaths": ("deaths", ("msgspec", "nixl", "zmq")),
 }
+#: Not among all: it takes as long as it is told to, and may find something wrong.
+ALONE: Final = ("deaths",)
 
 
 class BenchError(ECError):
@@ -31,14 +34,17 @@ def choose(names: Sequence[str]) -> list[str]:
     """The benchmarks meant by the command line; none, or ``all``, means every one.
 
     Raises:
-        BenchError: There is none of that name, or a package is missing.
+        BenchError: There is none of that name, it runs alone, or a package is missing.
     """
     unknown = [name for name in names if name not in BENCHES and name != "all"]
     if unknown:
         raise BenchError(
             f"{', '.join(unknown)}: no such benchmark; choose from {', '.join(BENCHES)}, all"
         )
-    chosen = list(BENCHES) if not names or "all" in names else list(dict.fromkeys(names))
+    together = [name for name in BENCHES if name not in ALONE]
+    chosen = together if not names or "all" in names else list(dict.fromkeys(names))
+    if len(chosen) > 1 and set(chosen) & set(ALONE):
+        raise BenchError(f"{', '.join(ALONE)}: give it no other benchmark beside it")
     for name in chosen:
         missing = [need for need in BENCHES[name][1] if importlib.util.find_spec(need) is None]
         if missing:

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data processes cost, and what their deaths cost.
+"""What data processes cost; what their deaths cost ``deaths`` says.
 
 * The engine thread's time per step with peer-to-peer on, beside the same without: nobody
   asks, and a hundred peers ask a thousand times a second.
 * Processor time of all data processes of a producer and a consumer that have nothing to
   do, beside one NIXL agent with its own progress thread.
 * Their memory, beside the engine's process.
-* From the death of a server or a reader to the next encoding that is served, beside the
-  start of an instance.
+* The orderly end of an instance, beside its start.
 """
 
 from __future__ import annotations
 
 import os
-import random
-import signal
 import statistics
 import threading
 import time
@@ -24,7 +21,6 @@ from typing import Any, Final
 import zmq
 
 from ec_connector.bench import peers
-from ec_connector.bench.ack import percentile
 from ec_connector.bench.rows import Row
 from ec_connector.config.settings import ECConfig
 from ec_connector.instance import SchedulerInstance
@@ -37,24 +33,26 @@ _ASKED_PER_S: Final = 1000
 
 
 def run(quick: bool = False) -> list[Row]:
-    """Rows of all four."""
+    """Rows of all of them."""
     steps = 2_000 if quick else 20_000
-    seconds = 2.0 if quick else 10.0
-    deaths = 2 if quick else 25
+    seconds = 2.0 if quick else 30.0
     producer = peers.Node("ec_producer", 512)
     began = time.perf_counter()
     consumer = peers.Node("ec_consumer", 512)
     start_s = time.perf_counter() - began
     try:
-        return [
+        rows = [
             *_steps(producer, steps),
             *_idle(producer, consumer, seconds),
             *_memory(producer, consumer),
-            *_deaths(producer, consumer, deaths, start_s),
         ]
     finally:
+        began = time.perf_counter()
         consumer.close()
+        end_s = time.perf_counter() - began
         producer.close()
+    case = "the end of a consumer's instance, beside its start"
+    return [*rows, Row("processes", case, end_s * 1e3, start_s * 1e3, "ms")]
 
 
 # ------------------------------------------------------------------- the engine's steps
@@ -138,7 +136,7 @@ def _idle(producer: peers.Node, consumer: peers.Node, seconds: float) -> list[Ro
         raise RuntimeError("nobody serves")
     producer.put("idle", _NBYTES, 1)
     consumer.fetch("idle", address, _NBYTES)
-    time.sleep(1.5)  # past the grant's linger and the notice's second
+    time.sleep(2.5)  # past the grant's linger, the notice's second and the last figures
     before = _cpu_s()
     time.sleep(seconds)
     ours = 100 * (_cpu_s() - before) / seconds
@@ -172,52 +170,3 @@ def _private_mib(pid: int) -> float:
     """Memory that nobody else has."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
-
-
-# ---------------------------------------------------------------------------- deaths
-def _deaths(producer: peers.Node, consumer: peers.Node, count: int, start_s: float) -> list[Row]:
-    dice = random.Random(1)
-    rows = []
-    number = 0
-    for kind, node in (("server", producer), ("reader", consumer)):
-        taken: list[float] = []
-        for _ in range(count):
-            _until_whole(producer, consumer)
-            number += 1
-            producer.put(f"death-{number}", _NBYTES, number % 251)
-            time.sleep(dice.uniform(1.0, 1.5))  # as if it had worked for a while
-            os.kill(node.data.pids(kind)[0], signal.SIGKILL)
-            began = time.perf_counter()
-            _until_served(producer, consumer, f"death-{number}")
-            taken.append(time.perf_counter() - began)
-        for percent in (50, 99):
-            case = f"a {kind} is killed: p{percent} until served again, beside a start"
-            value = percentile(taken, percent) * 1e3 if len(taken) > 1 else taken[0] * 1e3
-            rows.append(Row("processes", case, value, start_s * 1e3, "ms"))
-    return rows
-
-
-def _until_whole(producer: peers.Node, consumer: peers.Node) -> None:
-    deadline = time.monotonic() + 60
-    while len(producer.data.pids("server")) < 1 or len(consumer.data.pids("reader")) < 2:
-        producer.data.turn()
-        consumer.data.turn()
-        if time.monotonic() > deadline:
-            raise RuntimeError("data processes do not come back")
-        time.sleep(0.001)
-
-
-def _until_served(producer: peers.Node, consumer: peers.Node, name: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        producer.data.turn()
-        address = producer.data.address
-        if address is not None:
-            try:
-                consumer.fetch(name, address, _NBYTES)
-            except RuntimeError:
-                consumer.forget()
-            else:
-                return
-        time.sleep(0.001)
-    raise RuntimeError(f"{name} is not served any more")

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ec_connector.clock import boottime
 from ec_connector.engine.messages import LoadOp, SaveOp, StepMetadata, WorkerReport
+from ec_connector.engine.placeholders import Placeholders
 from ec_protocol.engine import Engine
 from ec_protocol.errors import LocalProtocolError
 from ec_protocol.items import Item
@@ -45,10 +46,13 @@ class _Seen:
         preemptions: So often the request was started anew.
         in_cache: Encodings that the host keeps for it in its own encoder cache. It does
             so until it says otherwise, or until it preempts the request.
+        refused: Whether an item without media contradicts what is known (EC-11.5);
+            None before that was looked at.
     """
 
     preemptions: int
     in_cache: set[str] = field(default_factory=set)
+    refused: bool | None = None
 
 
 class ECScheduler:
@@ -84,6 +88,7 @@ class ECScheduler:
         self.clock = clock
         self.counters: Counter[str] = Counter()
         self._step_id = 0
+        self._placeholders = Placeholders()
         self._requests: dict[str, _Seen] = {}
         # Requests that the host is to fail and has not been told of.
         self._unavailable: set[str] = set()
@@ -113,6 +118,8 @@ class ECScheduler:
         params = getattr(request, "ec_transfer_params", None)
         if all(item.has_media for item in items) and (node.waiters is None or not params):
             return True
+        if self._contradicts(request, items, params):
+            return False
         seen = self._seen(request)
         self._turn()  # what it waits for may have landed
         now = self.clock()
@@ -130,10 +137,27 @@ class ECScheduler:
         # Nothing to encode from: this request fails, no other (EC-5.9). Until the host has
         # been told so it must not run the encoder on nothing. It may ask again before, when
         # it plans a step ahead.
-        if not available and request.request_id not in self._unavailable:
-            self._unavailable.add(request.request_id)
-            self.counters["unavailable"] += 1
+        if not available:
+            self._fail(request.request_id)
         return ready and available
+
+    def _contradicts(self, request: Any, items: Iterable[Item], params: object) -> bool:
+        """Whether a request without media describes other encodings (EC-11.5); fails it then.
+
+        Looked at once and before anything is wanted: not in every step of a long answer.
+        """
+        seen = self._seen(request)
+        if seen.refused is None:
+            seen.refused = any(self._placeholders.refuses(item, params) for item in items)
+            self.counters["references_refused"] += seen.refused
+        if seen.refused:
+            self._fail(request.request_id)
+        return seen.refused
+
+    def _fail(self, request_id: str) -> None:
+        if request_id not in self._unavailable:
+            self._unavailable.add(request_id)
+            self.counters["unavailable"] += 1
 
     def _seen(self, request: Any) -> _Seen:
         """What is known of a request since it was last started."""
@@ -160,6 +184,7 @@ class ECScheduler:
         """Item ``index`` of the request is part of the step: plan its load or its save."""
         item = self.items(request)[index]
         if self.node.loads:
+            self._placeholders.learn(item)
             self._seen(request).in_cache.add(item.mm_hash)
         self.node.plan(item, request.request_id)
 

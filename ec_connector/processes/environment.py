@@ -26,12 +26,17 @@ _INFINIBAND: Final = "/sys/class/infiniband"
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What data processes are given of the host's environment."""
-    return {
+    """What data processes are given of the host's environment.
+
+    The region is host memory. Where there is a GPU, UCX would make a context on it all the
+    same and hold its devices open, unless it leaves those modules alone.
+    """
+    found = {
         name: value
         for name, value in environ.items()
         if name in _NAMES or name.startswith(_BEGINNINGS)
     }
+    return {"UCX_MODULES": "^cuda", **found}
 
 
 def serving_on(host: str) -> dict[str, str]:
@@ -42,6 +47,11 @@ def serving_on(host: str) -> dict[str, str]:
     """
     device = None if _has_rdma() else _device_of(host)
     return {} if device is None else {"UCX_NET_DEVICES": device}
+
+
+def sharing_in(folder: str) -> dict[str, str]:
+    """What a data process is given besides: where it shares memory under a name."""
+    return {"UCX_POSIX_DIR": folder} if folder else {}
 
 
 def _has_rdma() -> bool:

@@ -27,10 +27,11 @@ import msgspec
 
 from ec_connector.clock import boottime
 from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.environment import serving_on
+from ec_connector.processes.environment import serving_on, sharing_in
 from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
 from ec_connector.processes.spawn import settle, start, wait_readable
 from ec_connector.processes.spec import DataSpec, ParentSpec, command, read_spec, write_spec
+from ec_connector.region.scratch import remove
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import words
 from ec_protocol.processes import (
@@ -79,8 +80,12 @@ class _Child:
         )
         bind = parent.instance.bind
         more = serving_on(bind[0]) if serves and bind is not None else {}
+        self.scratch = parent.instance.scratch and f"{parent.instance.scratch}/{number}"
         fd, popen = -1, None
         try:
+            if self.scratch:
+                os.mkdir(self.scratch, 0o700)
+                more = {**more, **sharing_in(self.scratch)}
             fd = write_spec(data)
             title = [kind, str(number), parent.instance.engine_id]
             argv = command("ec_connector.processes.data", fd, title)
@@ -93,6 +98,7 @@ class _Child:
             ours.close()
             self.engine_end.close()
             status.close()
+            remove(self.scratch)
             raise
         finally:
             if fd >= 0:
@@ -116,6 +122,7 @@ class _Child:
         self.channel.close()
         self.engine_end.close()
         self.status.shared.close()
+        remove(self.scratch)
 
 
 class _Parent:
@@ -349,6 +356,8 @@ class _Parent:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.popen.wait(max(0.0, until - boottime()))
                 child.close()
+        # The engine does the same, if it is there.
+        remove(self.instance.scratch)
 
 
 def main(argv: list[str]) -> None:

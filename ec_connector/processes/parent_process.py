@@ -17,11 +17,14 @@ import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from ec_connector.processes.channel import Channel, channel_pair
 from ec_connector.processes.environment import environment
 from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
 from ec_connector.processes.spawn import start, wait_readable
 from ec_connector.processes.spec import InstanceSpec, ParentSpec, command, write_spec
+from ec_connector.region.scratch import Scratch
 from ec_protocol.p2p import words
 from ec_protocol.tables.timing import Timing
 
@@ -64,6 +67,7 @@ class ParentProcess:
         self._region = region
         self._table = table
         self._ledger = ledger
+        self._scratch: Scratch | None = None
         self._timing = timing
         self._clock = clock
         self._environ = environment(os.environ)
@@ -115,17 +119,21 @@ class ParentProcess:
             fcntl.flock(server_region, fcntl.LOCK_SH)
             table = self._table.read_only()
             closing.callback(os.close, table)
-            self.close()
+            if self._scratch is None:
+                self._scratch = Scratch(self._region.path)
+            self._scratch.clear()  # what the one before had no time for
+            self._close_status()
             self._status = StatusPage(Shared.create("ec-status-parent", STATUS_BYTES))
             spec = ParentSpec(
                 version=words.VERSION,
-                instance=instance,
+                instance=msgspec.structs.replace(instance, scratch=self._scratch.path),
                 engine=theirs.fileno(),
                 region=region,
                 region_for_server=server_region,
                 table=table,
                 ledger=self._ledger.fd,
                 status=self._status.shared.fd,
+                scratch=self._scratch.fd,
                 first=self._count * _NUMBERS + 1,
             )
             self._count += 1
@@ -202,7 +210,13 @@ class ParentProcess:
                 self._popen.wait(seconds)
 
     def close(self) -> None:
-        """Let go of its page. May be called twice."""
+        """Let go of its page, and of the instance's folder. May be called twice."""
+        self._close_status()
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
+
+    def _close_status(self) -> None:
         if self._status is not None:
             self._status.shared.close()
             self._status = None

@@ -49,6 +49,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         events: Where events are published; None publishes none.
         readers: Readers that work; 0: the instance fetches nothing.
         trace_file: Where traces go; None writes none.
+        scratch: Folder in which each data process has one of its own; see ``region.scratch``.
     """
 
     engine_id: str
@@ -68,6 +69,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     events: EventsSpec | None = None
     readers: int = 0
     trace_file: str | None = None
+    scratch: str = ""
 
     @property
     def serves(self) -> bool:
@@ -96,6 +98,7 @@ class ParentSpec(msgspec.Struct, frozen=True, kw_only=True):
         table: The table of offers, readable.
         ledger: The ledger, readable and writable.
         status: Its status page.
+        scratch: Keeps the lock on the instance's folder; -1 where there is none.
         first: Number of its first process. No earlier parent's has had it or a later one:
             sessions and incarnations are made of it (EC-8.6, EC-9.2).
     """
@@ -108,13 +111,14 @@ class ParentSpec(msgspec.Struct, frozen=True, kw_only=True):
     region_for_server: int
     table: int
     ledger: int
+    scratch: int = -1
     first: int = 1
 
     @property
     def fds(self) -> tuple[int, ...]:
         """Descriptors that the process is handed."""
         region = (self.region, self.region_for_server)
-        return _given(self.engine, *region, self.table, self.ledger, self.status)
+        return _given(self.engine, *region, self.table, self.ledger, self.status, self.scratch)
 
 
 class DataSpec(msgspec.Struct, frozen=True, kw_only=True):

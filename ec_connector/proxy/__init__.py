@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An OpenAI-compatible front for encoders and decoders (`ec-connector proxy`).
+"""A front for encoders and decoders with the APIs of clients (`ec-connector proxy`).
 
-For each chat completion with media the proxy asks an encoder instance to encode
+For each request with media the proxy asks an encoder instance to encode
 every piece, puts a metadata-only reference in its place when the encoder announces
 it, and forwards the request with the announcements to a decoder instance::
 
@@ -12,12 +12,21 @@ it, and forwards the request with the announcements to a decoder instance::
 Whatever goes wrong with an encoder or with an encoding costs the request nothing but
 time: the media stays in it, or is put back, and the decoder encodes.
 
-* ``settings``: what can be set, checked.
-* ``media``: finds media in a request, makes references. No I/O.
+Clients may be anybody. What one can cost is bounded before it is paid; what one may say
+is media, and never the name of a host or of an encoding.
+
+* ``settings``: what can be set, checked. ``command``: the same on a command line.
+* ``listening``: connections, and how many. ``access``: keys.
+* ``intake``: a body within its limits; work on long ones beside the event loop.
+* ``surfaces``: the APIs, where their media is, what may not be in a request.
+* ``media``: what one part brings; references. No I/O.
+* ``fetching``: media behind URLs, from allowed hosts.
 * ``fleet``: which instance takes a request; health.
-* ``http``: one POST.
-* ``encode``: one encoder request per piece of media.
-* ``relay``: the decoder's answer, chunk by chunk; what counts as a lost encoding.
+* ``http``: headers that are passed on; one POST.
+* ``encode``: one encoder request per piece of media. ``announced``, ``watch``: what is
+  known to be encoded.
+* ``relay``: the decoder's answer, event by event. ``answers``: what it says, and what of
+  it stays inside.
 * ``server``: the HTTP handlers. ``metrics``, ``errors``: what their names say.
 
 Needs the extra ``proxy`` (aiohttp, prometheus-client), and nothing else of the

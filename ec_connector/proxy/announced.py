@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ec_connector.proxy.media import ENCODER_FIELDS, Announcement, Media
+from ec_connector.proxy.media import Announcement, Media
 
 Address = tuple[str, int]
 
@@ -25,19 +25,24 @@ MAX_KEPT: Final = 16_384
 _MAX_ADDRESSES: Final = 1024
 
 
-def memory_key(body: Mapping[str, Any], media: Media) -> str:
-    """What tells one encoding from another, before an encoder has named it.
+def encoding_name(fields: Mapping[str, Any], media: Media) -> str:
+    """What the encoding of media is called in references.
+
+    Decoders keep what they know of media by its name, of references too. A name of our
+    own keeps references apart from media that a decoder has named by itself: what it
+    learned from the one can never be wrong for the other.
+
+    Args:
+        fields: What of the request changes how media is encoded.
+        media: One piece of it.
 
     Returns:
-        Equal for equal media that are encoded alike; ``""`` when the request does not
-        hold the media itself and does not name it either: what is behind a URL may
-        change.
+        Equal for equal media that are encoded alike. It follows from the content: no
+        client can give it to other media.
     """
-    if not (media.inline or media.content.get("uuid")):
-        return ""
-    fields = [body.get(name) for name in ENCODER_FIELDS]
-    text = json.dumps([fields, media.key], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    said = {field: value for field, value in fields.items() if value}
+    text = json.dumps([said, media.key], sort_keys=True)
+    return "ecp-" + hashlib.blake2b(text.encode(), digest_size=24).hexdigest()
 
 
 def _addresses(announcement: Announcement) -> dict[str, Address]:
@@ -49,7 +54,7 @@ def _addresses(announcement: Announcement) -> dict[str, Address]:
 
 
 class Announced:
-    """Announcements by ``memory_key``. One thread.
+    """Announcements by key. One thread.
 
     Args:
         limit: Announcements kept; of more the one that was used longest ago goes.
@@ -73,7 +78,7 @@ class Announced:
 
     def get(self, key: str) -> Announcement | None:
         """What was announced under ``key``, if it is believed to hold."""
-        found = self._kept.get(key) if key else None
+        found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
         return found
@@ -82,17 +87,13 @@ class Announced:
         """An encoder announced something.
 
         Args:
-            key: ``memory_key``; nothing is kept under an empty one.
+            key: Of the media and how it is encoded.
             announcement: What it said; kept only if a reference can take the media's
                 place and the encoder's events are heard.
             asked_at: When it was asked, by ``clock``.
         """
         where = _addresses(announcement)
-        if (
-            not key
-            or not announcement.replaces_media
-            or not self._watched.issuperset(where.values())
-        ):
+        if not announcement.replaces_media or not self._watched.issuperset(where.values()):
             return
         if self.lost_since(announcement, asked_at):
             return

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from ec_connector.proxy.announced import Announced, memory_key
+from ec_connector.proxy.announced import Announced, encoding_name
 from ec_connector.proxy.fleet import Backend, Fleet
-from ec_connector.proxy.http import post
+from ec_connector.proxy.http import Headers, post, read_at_most, set_header
+from ec_connector.proxy.intake import Workers
 from ec_connector.proxy.media import (
     Announcement,
     Media,
@@ -32,6 +33,21 @@ logger = logging.getLogger(__name__)
 _MAX_ANSWER_BYTES: Final = 4 << 20
 
 
+class _Wanted:
+    """One encoding: of which media, encoded how, under which name."""
+
+    def __init__(self, fields: Mapping[str, Any], media: Media, named: bool) -> None:
+        self.media = media
+        self._fields = fields
+        name = encoding_name(fields, media)
+        self._name = name if named else None
+        self.key = name if named else f"as decoders name it: {name}"
+
+    def written(self) -> bytes:
+        """The request to an encoder; takes time for long media."""
+        return json.dumps(encoder_request(self._fields, self.media, self._name)).encode()
+
+
 class Encoders:
     """Sends media to encoder instances.
 
@@ -40,6 +56,7 @@ class Encoders:
         fleet: The encoder instances.
         session: HTTP client.
         metrics: The proxy's.
+        workers: Where long requests are written.
         announced: What is known to be encoded; None when no events are heard.
     """
 
@@ -49,64 +66,71 @@ class Encoders:
         fleet: Fleet,
         session: aiohttp.ClientSession,
         metrics: ProxyMetrics,
+        workers: Workers,
         announced: Announced | None = None,
     ) -> None:
         self._announced = announced
         self._fleet = fleet
         self._session = session
         self._metrics = metrics
+        self._workers = workers
         self._tries = 1 + settings.retries
         self._timeout = aiohttp.ClientTimeout(
             total=settings.encoder_timeout_s, sock_connect=settings.connect_timeout_s
         )
 
     async def encode(
-        self, body: Mapping[str, Any], media: Sequence[Media], headers: Mapping[str, str]
+        self, fields: Mapping[str, Any], media: Sequence[Media], headers: Headers, *, named: bool
     ) -> dict[str, Announcement]:
         """Have all media of a request encoded.
 
         Args:
-            body: The client's request.
-            media: ``find_media(body)``.
+            fields: What of the client's request changes how its media is encoded.
+            media: All of it.
             headers: What of the client's headers goes on; each encoder request gets
                 an ``X-Request-Id`` of its own.
+            named: Encode under ``encoding_name``, for references; otherwise as decoders
+                name the media itself.
 
         Returns:
             What was announced, by ``Media.key``; an entry for every key that was sent.
         """
-        different = {item.key: item for item in media if item.key}
+        different = {item.key: _Wanted(fields, item, named) for item in media}
         answers = await asyncio.gather(
             *(
-                self._known_or_encoded(body, item, _numbered(headers, number))
+                self._known_or_encoded(item, _numbered(headers, number))
                 for number, item in enumerate(different.values())
             )
         )
-        return dict(
-            zip(different, await self._again(body, different, answers, headers), strict=True)
-        )
+        return dict(zip(different, await self._again(different, answers, headers), strict=True))
+
+    def forget(self, fields: Mapping[str, Any], media: Sequence[Media]) -> None:
+        """References to these were found to be lost."""
+        if self._announced is not None:
+            keys = [_Wanted(fields, item, True).key for item in media]
+            self._announced.forget_keys(keys)
 
     async def _known_or_encoded(
-        self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]
+        self, wanted: _Wanted, headers: Headers
     ) -> tuple[Announcement, float]:
         """An announcement, and since when it is known to hold."""
         if self._announced is None:
-            return await self._encode_one(body, media, headers), 0.0
+            return await self._encode_one(wanted, headers), 0.0
         asked_at = self._announced.clock()
-        key = memory_key(body, media)
+        key = wanted.key
         known = self._announced.get(key)
         if known is not None:
             self._metrics.announcements.labels("reused").inc()
             return known, asked_at
-        found = await self._encode_one(body, media, headers)
+        found = await self._encode_one(wanted, headers)
         self._announced.remember(key, found, asked_at)
         return found, asked_at
 
     async def _again(
         self,
-        body: Mapping[str, Any],
-        different: Mapping[str, Media],
+        different: Mapping[str, _Wanted],
         answers: Sequence[tuple[Announcement, float]],
-        headers: Mapping[str, str],
+        headers: Headers,
     ) -> list[Announcement]:
         """Announcements that still hold.
 
@@ -121,7 +145,7 @@ class Encoders:
         started = announced.clock()
         repeated = await asyncio.gather(
             *(
-                self._encode_one(body, item, _numbered(headers, len(different) + number))
+                self._encode_one(item, _numbered(headers, len(different) + number))
                 for number, (item, gone) in enumerate(zip(different.values(), lost, strict=True))
                 if gone
             )
@@ -133,10 +157,8 @@ class Encoders:
             result.append(Announcement({}) if announced.lost_since(found, started) else found)
         return result
 
-    async def _encode_one(
-        self, body: Mapping[str, Any], media: Media, headers: Mapping[str, str]
-    ) -> Announcement:
-        payload = json.dumps(encoder_request(body, media)).encode()
+    async def _encode_one(self, wanted: _Wanted, headers: Headers) -> Announcement:
+        payload = await self._workers.run(wanted.media.nbytes, wanted.written)
         tried: list[Backend] = []
         for _ in range(self._tries):
             backend = self._fleet.pick(tried)
@@ -165,9 +187,7 @@ class Encoders:
                 break
         return Announcement({})
 
-    async def _post(
-        self, backend: Backend, payload: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
+    async def _post(self, backend: Backend, payload: bytes, headers: Headers) -> tuple[int, bytes]:
         with backend.busy():
             async with await post(
                 self._session,
@@ -176,16 +196,12 @@ class Encoders:
                 headers=headers,
                 timeout=self._timeout,
             ) as response:
-                answer = bytearray()
-                async for chunk in response.content.iter_any():
-                    answer += chunk
-                    if len(answer) > _MAX_ANSWER_BYTES:
-                        return 200, b""
-                return response.status, bytes(answer)
+                answer = await read_at_most(response.content, _MAX_ANSWER_BYTES)
+                return (200, b"") if answer is None else (response.status, answer)
 
 
-def _numbered(headers: Mapping[str, str], number: int) -> dict[str, str]:
-    return {**headers, "X-Request-Id": f"{headers['X-Request-Id']}-ec{number}"}
+def _numbered(headers: Headers, number: int) -> Headers:
+    return set_header(headers, "X-Request-Id", f"{headers['X-Request-Id']}-ec{number}")
 
 
 def _parsed(answer: bytes) -> object:

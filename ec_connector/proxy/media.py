@@ -1,54 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Media in a chat completion: where it is, and what takes its place.
+"""Media in a request: what it is, where, and what takes its place.
 
-Pure functions over parsed JSON. A request comes from anybody and an announcement
-from another process: both may have any shape, and neither makes these functions
-raise. A request is never changed; changes are made in copies.
+Pure functions over parsed JSON, and none of them waits. A request comes from anybody and
+an announcement from another process: both may have any shape. Where parts of a request
+are is the business of ``surfaces``; here it is what one part means.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ec_connector.proxy.errors import ProxyError
 from ec_protocol.items import is_counted
 
-#: Type of a content part -> modality. The part holds the media under its type's name.
-_MODALITY: Final = {
-    "image_url": "image",
-    "input_image": "image",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "video_url": "video",
+#: Keys and list indices that lead from a request to one of its parts.
+Path = tuple[str | int, ...]
+
+#: Type of a part that brings media -> modality, and the field that holds it.
+_MEDIA: Final = {
+    "image_url": ("image", "image_url"),
+    "input_image": ("image", "image_url"),
+    "audio_url": ("audio", "audio_url"),
+    "input_audio": ("audio", "input_audio"),
+    "video_url": ("video", "video_url"),
 }
+#: Parts that name an encoding or bring one, where media is expected.
+_REFERENCES: Final = frozenset(
+    {"image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "image_pil"}
+)
+#: Parts without media.
+_TEXT: Final = frozenset(
+    {"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"}
+)
+#: Fields by which a part without a type, or with one that does not fit, is taken for media.
+_TELLING: Final = frozenset({*_MEDIA, *_REFERENCES})
 #: Keys of a media part that a reference replaces; all others belong to the client.
-_REPLACED: Final = frozenset({*_MODALITY, "type", "uuid", "detail"})
-#: What of the request changes how media is encoded, and so goes to the encoder too.
-ENCODER_FIELDS: Final = ("model", "mm_processor_kwargs", "media_io_kwargs", "cache_salt")
+_REPLACED: Final = frozenset({*_MEDIA, "type", "detail"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Media:
     """One piece of media of a request.
 
     Attributes:
-        message: Index of its message.
-        part: Index in the message's content.
+        path: To its part.
         modality: ``image``, ``audio`` or ``video``.
-        content: The content part.
-        key: Equal for parts that are encoded alike; ``""`` if the part only names
-            media that the decoder has seen before, so that there is nothing to send.
-        inline: Whether the part holds the media itself, and not only where it is.
+        part: The part, as decoders take it in chat completions.
+        url: Where it is, if it is not in the request; otherwise None.
+        nbytes: About how long the part is.
+        own: What it is in the request, if that is not ``part``.
+        renamed: Whether a name that the client gave it was taken out.
+        key: Equal for media that is encoded alike; set once nothing is elsewhere.
     """
 
-    message: int
-    part: int
+    path: Path
     modality: str
-    content: dict[str, Any]
-    key: str
-    inline: bool = False
+    part: dict[str, Any]
+    url: str | None
+    nbytes: int
+    renamed: bool = False
+    own: dict[str, Any] | None = None
+    key: str = ""
+
+    def bring(self, media_type: str, data: str) -> None:
+        """Media that was elsewhere, in base64, becomes part of the request."""
+        url = f"data:{media_type};base64,{data}"
+        field = next(name for _, name in _MEDIA.values() if name in self.part)
+        if isinstance(self.part[field], dict):
+            self.part[field]["url"] = url
+        else:
+            self.part[field] = url
+        if self.own is not None and self.own.get("type") == "image":
+            self.own["source"] = {"type": "base64", "media_type": media_type, "data": data}
+        elif self.own is not None:
+            self.own["image_url"] = url
+        self.url, self.nbytes = None, len(url)
+
+    def name(self) -> None:
+        """Set ``key``, by all that the part holds. Takes time for long media."""
+        text = json.dumps(self.part, sort_keys=True)
+        self.key = hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +106,156 @@ class Announcement:
         return self.mm_hash is not None and bool(self.metadata)
 
 
-def find_media(body: Mapping[str, Any]) -> list[Media]:
-    """All media of a request, in the order of the prompt."""
-    found = []
-    messages = body.get("messages")
-    for i, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        for j, part in enumerate(content if isinstance(content, list) else ()):
-            if not isinstance(part, dict):
-                continue
-            kind = part.get("type")
-            if kind is None:
-                # Accepted by decoders as well: a part whose key tells what it is.
-                kind = next((name for name in _MODALITY if name in part), None)
-            modality = _MODALITY.get(kind) if isinstance(kind, str) else None
-            if modality is not None:
-                payload, is_data = _payload(part, str(kind))
-                key = json.dumps(part, sort_keys=True) if payload else ""
-                found.append(Media(i, j, modality, part, key, is_data))
-    return found
+# ------------------------------------------------------------------------- the request
+def chat_media(part: dict[str, Any], path: Path) -> Media | None:
+    """What a content part of a chat message or a Responses item brings, if any.
+
+    Args:
+        part: The part. A name that the client gave its media is removed (see ``surfaces``).
+        path: To it.
+
+    Raises:
+        ProxyError: 400: it names media in place of bringing it, or is of no known type.
+    """
+    said = part.get("type")
+    told = [name for name in part if name in _TELLING]
+    kind = told[0] if said is None and len(told) == 1 else said
+    kind = kind if isinstance(kind, str) else ""
+    for name in (kind, *told):
+        if name in _REFERENCES:
+            raise _reference_refused(name, path)
+    if kind in _TEXT and not told:
+        return None
+    if kind not in _MEDIA or not {kind, _MEDIA[kind][1]}.issuperset(told):
+        known = ", ".join(sorted(_TEXT | _MEDIA.keys()))
+        raise ProxyError(
+            400,
+            "unsupported_content",
+            f"a content part of type {said!r:.60} with {', '.join(sorted(told)) or 'no media'}; "
+            f"expected one of {known}",
+            dotted(path),
+        )
+    modality, field = _MEDIA[kind]
+    holder = part.get(field)
+    named = [at.pop("uuid", None) for at in (part, holder) if isinstance(at, dict)]
+    renamed = any(name is not None for name in named)
+    if field == "input_audio":
+        data = holder.get("data") if isinstance(holder, dict) else None
+        if not (isinstance(data, str) and data):
+            raise _missing(kind, path)
+        return Media(path, modality, part, None, len(data), renamed)
+    url = holder.get("url") if isinstance(holder, dict) else holder
+    if not (isinstance(url, str) and url):
+        raise _missing(kind, path)
+    elsewhere = None if _is_inline(url) else url
+    if kind != "input_image":
+        return Media(path, modality, part, elsewhere, len(url), renamed)
+    # As encoders take it without fail: Responses may leave out what chat asks for here.
+    theirs = {name: value for name, value in part.items() if name not in _REPLACED}
+    usual = {**theirs, "type": "image_url", "image_url": {"url": url}}
+    return Media(path, modality, usual, elsewhere, len(url), renamed, own=part)
 
 
-def _payload(part: dict[str, Any], kind: str) -> tuple[object, bool]:
-    """What a part holds, and whether that is the media itself."""
-    # The field is called `image_url` in parts of type `input_image` too.
-    payload = part.get(kind) or part.get("image_url")
-    if isinstance(payload, dict):
-        if not payload.get("url") and payload.get("data"):
-            return payload["data"], True
-        payload = payload.get("url")
-    return payload, isinstance(payload, str) and payload.startswith("data:")
+def anthropic_media(block: dict[str, Any], path: Path) -> Media | None:
+    """What a content block of an Anthropic message brings, if any.
+
+    Args:
+        block: The block.
+        path: To it.
+
+    Raises:
+        ProxyError: As ``chat_media``.
+    """
+    kind = block.get("type")
+    if kind != "image":
+        if not isinstance(kind, str) or kind not in _BLOCKS or "source" in block:
+            raise ProxyError(
+                400,
+                "unsupported_content",
+                f"a content block of type {kind!r:.60}; expected one of image, "
+                f"{', '.join(sorted(_BLOCKS))}",
+                dotted(path),
+            )
+        return None
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    if source.get("type") == "url":
+        url = source.get("url")
+        if not (isinstance(url, str) and url):
+            raise _missing("image", path)
+    else:
+        data, media_type = source.get("data"), source.get("media_type", "image/jpeg")
+        if source.get("type", "base64") != "base64" or not (isinstance(data, str) and data):
+            raise _missing("image", path)
+        url = f"data:{media_type};base64,{data}"
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return Media(path, "image", part, None if _is_inline(url) else url, len(url), own=block)
 
 
-def encoder_request(body: Mapping[str, Any], media: Media) -> dict[str, Any]:
-    """The request that makes an encoder encode one piece of media, and nothing more."""
-    request = {name: body[name] for name in ENCODER_FIELDS if name in body}
-    request["messages"] = [{"role": "user", "content": [media.content]}]
-    request["max_tokens"] = 1
-    request["stream"] = False
-    return request
+#: Blocks of Anthropic messages without media of their own; results hold further blocks.
+_BLOCKS: Final = frozenset(
+    {
+        "text",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+        "tool_reference",
+        "tool_addition",
+        "tool_removal",
+    }
+)
 
 
+def _is_inline(url: str) -> bool:
+    # As decoders look at it: the scheme in any case, nothing before it.
+    return url[:5].lower() == "data:"
+
+
+def _reference_refused(kind: str, path: Path) -> ProxyError:
+    return ProxyError(
+        400,
+        "unexpected_reference",
+        f"a content part with {kind}: encodings are named by this proxy alone; send the media",
+        dotted(path),
+    )
+
+
+def _missing(kind: str, path: Path) -> ProxyError:
+    return ProxyError(
+        400,
+        "media_missing",
+        f"a content part of type {kind} without media; naming media that was sent before is "
+        "not supported, send it again",
+        dotted(path),
+    )
+
+
+def dotted(path: Path) -> str:
+    """A path as an error's ``param``."""
+    return ".".join(map(str, path))
+
+
+def encoder_request(
+    fields: Mapping[str, Any], media: Media, name: str | None = None
+) -> dict[str, Any]:
+    """The request that makes an encoder encode one piece of media, and nothing more.
+
+    Args:
+        fields: What else of the client's request changes how it is encoded.
+        media: The media.
+        name: What the encoding is to be called; None leaves that to the encoder.
+    """
+    part = media.part if name is None else {**media.part, "uuid": name}
+    return {
+        **fields,
+        "messages": [{"role": "user", "content": [part]}],
+        "max_tokens": 1,
+        "stream": False,
+    }
+
+
+# -------------------------------------------------------------------- the announcement
 def read_announcement(answer: object) -> Announcement:
     """What an encoder's answer to ``encoder_request`` announces; nothing if malformed."""
     announced = answer.get("ec_transfer_params") if isinstance(answer, dict) else None
@@ -155,38 +299,44 @@ def decoder_request(
     modality is replaced as a whole or not at all.
 
     Args:
-        body: The client's request.
-        media: ``find_media(body)``.
+        body: The client's request; it is not changed.
+        media: All of it.
         announced: Announcements by ``Media.key``.
-        keep_media: Replace nothing.
+        keep_media: Replace nothing. Otherwise encodings have names that only references
+            use, and nothing is said of media that stays.
 
     Returns:
         The request and how many pieces of media a reference replaces in it.
     """
     result = dict(body)
-    params: dict[str, Any] = {}
-    for announcement in announced.values():
-        params.update(announcement.params)
-    if params:
-        result["ec_transfer_params"] = params
     nothing = Announcement({})
     kept = {m.modality for m in media if not announced.get(m.key, nothing).replaces_media}
     replaced = [m for m in media if not keep_media and m.modality not in kept]
-    if replaced:
-        messages = list(body["messages"])
-        for m in replaced:
-            if messages[m.message] is body["messages"][m.message]:
-                message = dict(messages[m.message])
-                message["content"] = list(message["content"])
-                messages[m.message] = message
-            messages[m.message]["content"][m.part] = _reference(m, announced[m.key])
-        result["messages"] = messages
+    params: dict[str, Any] = {}
+    for m in media if keep_media else replaced:
+        params.update(announced.get(m.key, nothing).params)
+    if params:
+        result["ec_transfer_params"] = params
+    fresh: set[int] = {id(result)}
+    for m in replaced:
+        _put(result, m.path, _reference(m, announced[m.key]), fresh)
     return result, len(replaced)
+
+
+def _put(root: Any, path: Path, part: dict[str, Any], fresh: set[int]) -> None:
+    """Put a part into a document; containers on the way become copies once."""
+    at = root
+    for step in path[:-1]:
+        if id(at[step]) not in fresh:
+            at[step] = at[step].copy()
+            fresh.add(id(at[step]))
+        at = at[step]
+    at[path[-1]] = part
 
 
 def _reference(media: Media, announcement: Announcement) -> dict[str, Any]:
     kind = f"{media.modality}_embeds"
-    theirs = {name: value for name, value in media.content.items() if name not in _REPLACED}
+    theirs = {name: value for name, value in media.part.items() if name not in _REPLACED}
     return {
         **theirs,
         "type": kind,

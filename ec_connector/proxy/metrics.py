@@ -11,14 +11,15 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class ProxyMetrics:
-    """Metrics of one proxy, in a registry of their own."""
+    """Metrics of one proxy, in registries of their own: those with addresses are apart."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.backends = CollectorRegistry()
         registry = self.registry
         self.requests = Counter(
             "ec_proxy_requests",
-            "Chat completions by HTTP status; 499: the client went away.",
+            "Completions on all paths by HTTP status; 499: the client went away.",
             ["status"],
             registry=registry,
         )
@@ -62,19 +63,24 @@ class ProxyMetrics:
             "ec_proxy_backend_up",
             "1 while the instance answers.",
             ["kind", "url"],
-            registry=registry,
+            registry=self.backends,
         )
         self.inflight = Gauge(
             "ec_proxy_backend_inflight",
             "Requests that the instance is working on for this proxy.",
             ["kind", "url"],
-            registry=registry,
+            registry=self.backends,
         )
 
     def page(self, *fleets: Fleet) -> bytes:
-        """The text of ``/metrics``."""
+        """The text of ``/metrics``.
+
+        Args:
+            fleets: Those of whose instances it tells, by address.
+        """
         for fleet in fleets:
             for backend in fleet.backends:
                 self.up.labels(backend.kind, backend.url).set(backend.up)
                 self.inflight.labels(backend.kind, backend.url).set(backend.inflight)
-        return generate_latest(self.registry)
+        page: bytes = generate_latest(self.registry)
+        return page + generate_latest(self.backends) if fleets else page

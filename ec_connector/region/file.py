@@ -44,6 +44,7 @@ from ec_connector.region.header import (
 )
 from ec_connector.region.memory import allocate
 from ec_connector.region.numa import near_the_gpus
+from ec_connector.region.scratch import remove_orphan
 from ec_protocol.tables.dispatch import REGION
 
 logger = logging.getLogger(__name__)
@@ -327,7 +328,7 @@ class Reaped:
 
 
 def reap_orphans(directory: str = "/dev/shm") -> Reaped:
-    """Remove every region file, and every stale temporary one, that no process uses.
+    """Remove every region file, stale temporary one, and folder, that no process uses.
 
     Safe at any time and from any process: a live file is never touched, nor is one
     that is not ours.
@@ -339,6 +340,9 @@ def reap_orphans(directory: str = "/dev/shm") -> Reaped:
     nbytes = live = foreign = 0
     with Directory(directory) as folder:
         for name in sorted(os.listdir(folder.path)):
+            if remove_orphan(os.path.join(folder.path, name)):
+                names.append(name)
+                continue
             temporary = _TEMPORARY.fullmatch(name) is not None
             if not temporary and not _NAME.fullmatch(name):
                 continue
@@ -365,7 +369,7 @@ def reap_orphans(directory: str = "/dev/shm") -> Reaped:
             finally:
                 os.close(fd)
     if names:
-        logger.info("reaped %d orphaned region file(s): %s", len(names), ", ".join(names))
+        logger.info("reaped %d orphan(s): %s", len(names), ", ".join(names))
     return Reaped(tuple(names), nbytes, live, foreign)
 
 

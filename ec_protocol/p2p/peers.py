@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 from ec_protocol.p2p.commands import ClosePeer, Command, OpenPeer, PeerKey
 from ec_protocol.p2p.wire import PREFERRED_VERSION
+from ec_protocol.rests import Rests
 from ec_protocol.tables.dispatch import PEER, Dispatcher
 from ec_protocol.tables.timing import Timing
 from ec_protocol.trace import Recorder
@@ -77,6 +78,7 @@ class Peer:
     Attributes:
         peer_id: Unique in the table for ever.
         key: Control address.
+        opened_at: When its connection was asked for, seconds.
         state: State of the peer lifecycle.
         incarnation: The producer process's own number once it is known; ``""``
             before, and for old producers.
@@ -92,6 +94,7 @@ class Peer:
 
     peer_id: int
     key: PeerKey
+    opened_at: float
     last_used: float
     state: str = PEER.initial
     incarnation: str = ""
@@ -125,18 +128,16 @@ class PeerTable:
         commands: Where it asks for connections and their ends.
 
     Attributes:
-        cooldown_s: After a loss the address is not tried again for this long, so
-            that a dead producer costs each request nothing instead of a timeout.
+        rests: Addresses that were lost, which are not tried again for a while.
     """
 
     def __init__(self, timing: Timing, recorder: Recorder, commands: list[Command]) -> None:
-        self.cooldown_s = timing.heartbeat_timeout_s
+        self.rests = Rests(timing)
         self._idle_s = IDLE_TTLS * timing.heartbeat_ttl_s
         self._recorder = recorder
         self._commands = commands
         self._current: dict[PeerKey, Peer] = {}
         self._down: dict[int, Peer] = {}
-        self._lost_at: dict[PeerKey, float] = {}
         self._ids = itertools.count(1)
 
     def current(self, key: PeerKey) -> Peer | None:
@@ -175,20 +176,15 @@ class PeerTable:
         """When ``close_idle`` has something to do next; None when nobody is idle."""
         return min((peer.last_used + self._idle_s for peer in self.idle()), default=None)
 
-    def cooling(self, key: PeerKey, now: float) -> bool:
-        """Whether the address was lost too recently to be tried."""
-        lost = self._lost_at.get(key)
-        return lost is not None and now < lost + self.cooldown_s
-
     def was_lost(self, key: PeerKey) -> bool:
-        """Whether the address was lost lately, and nobody has answered there since."""
-        return key in self._lost_at
+        """Whether the address was lost lately and has not been tried since."""
+        return key in self.rests and key not in self._current
 
     def open(self, key: PeerKey, now: float) -> Peer:
         """A new incarnation in ``connecting``."""
-        peer = Peer(next(self._ids), key, now)
+        peer = Peer(next(self._ids), key, now, now)
         self._current[key] = peer
-        self._lost_at.pop(key, None)
+        self.rests.tried(key, now)
         self._record(peer, "PeerOpen")
         return peer
 
@@ -223,12 +219,13 @@ class PeerTable:
 
     def down(self, peer: Peer, event: str, now: float) -> None:
         """Action ``PeerDown`` by ``lost``, ``replaced`` or ``close``: nothing new is sent."""
+        tried = now - peer.opened_at if peer.state == "connecting" else 0.0
         self._recorder.move(peer, event)
         if self._current.get(peer.key) is peer:
             del self._current[peer.key]
         self._down[peer.peer_id] = peer
         if event == "lost":
-            self._lost_at[peer.key] = now
+            self.rests.lost(peer.key, tried, now)
         self._record(peer, "PeerDown")
 
     def drain(self, peer: Peer) -> bool:
@@ -239,11 +236,6 @@ class PeerTable:
         del self._down[peer.peer_id]
         self._record(peer, "PeerDrained")
         return True
-
-    def forget_losses(self, now: float) -> None:
-        """Drop cool-downs that are over, so that the table does not grow with time."""
-        for key in [k for k, lost in self._lost_at.items() if now >= lost + self.cooldown_s]:
-            del self._lost_at[key]
 
     def _record(self, peer: Peer, action: str) -> None:
         self._recorder.action(action, peer, peer=peer.peer_id)

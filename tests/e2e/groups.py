@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.e2e import faults, scenarios
+from tests.e2e import faults, scenarios, ways
 from tests.e2e.bench import Bench, Group
 from tests.e2e.idle import idle
 from tests.e2e.platform import ROOT
@@ -146,6 +146,49 @@ class Local(Group):
         self.add(scenarios.stopped([self._ranks], f"SIGTERM, {self._said}"))
 
 
+class Ways(Group):
+    """Every API behind the proxy, and the requests of other orchestrators."""
+
+    name = "ways"
+    kinds = ("qwen2vl",)
+    planned = (5, 90.0)
+
+    def prepare(self) -> None:
+        """A plain server, a producer and a consumer whose tier holds eight pictures."""
+        side = {
+            "VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_EC_SIDE_CHANNEL_PORT": str(free_port()),
+        }
+        self.bench.plain("qwen2vl")
+        self._producer, self._consumer = (
+            self.server(
+                f"ways-{role}",
+                "qwen2vl",
+                said=connector(f"ec_{role}", ec_cpu_bytes=room, ec_enable_nixl=True, **PATIENT),
+                env=side,
+                options=["--enable-scale-out"],
+            )
+            for role, room in (("producer", ROOMY), ("consumer", 8 * PICTURE_BYTES))
+        )
+
+    def scenarios(self, ahead: Ahead) -> None:
+        """What comes in by each of them; what does not; what is left without an encoder."""
+        producer, consumer = self._producer, self._consumer
+        plain = self.bench.plain("qwen2vl")
+        oracle = self.learn("qwen2vl", each(range(100, 120)))
+        every = ways.learn_ways(plain, range(80, 88))
+        films = ways.learn_films(plain, 90)
+        self.wait(producer, consumer)
+        proxy = self.proxy("ways-proxy", producer, consumer)
+        self.wait(proxy)
+        ahead()
+        self.add(ways.ways(proxy, consumer, every, 6, "chat, responses, messages, completions"))
+        self.add(ways.ways(proxy, consumer, films, 3, "films"))
+        self.add(ways.naming(proxy, consumer, oracle, 100, 101))
+        self.add(ways.orchestrated(producer, consumer, oracle, range(102, 105)))
+        self.add(ways.fallen_back(producer, consumer, proxy, oracle, 105, range(106, 115)))
+
+
 class PeerToPeer(Group):
     """(b) pulls, (d) kill -9, (e) restart, (f) stop, and what else goes wrong."""
 
@@ -195,7 +238,9 @@ class PeerToPeer(Group):
         self.add(
             scenarios.pull("pull, answer streamed", lean, consumer, oracle, streamed, stream=True)
         )
-        self.add(scenarios.reload_pulled("reload pulled", consumer, oracle, range(12)))
+        reload = scenarios.reload_pulled
+        self.add(reload("reload, image kept", keeping, consumer, oracle, range(5)))
+        self.add(reload("reload, metadata only", lean, consumer, oracle, range(5, 12)))
         self.add(scenarios.hostile(consumer, oracle, 0))
         abandoned = faults.announce(first, range(36, 41))
         self.add(faults.walked_away(consumer, oracle, abandoned))
@@ -334,12 +379,14 @@ class Guide(Group):
         self.add(
             scenarios.pull("guide, DeepStack, pull", proxy, consumer, oracle, wanted, patient=False)
         )
-        self.add(scenarios.reload_pulled("guide, DeepStack, reload", consumer, oracle, range(4)))
+        self.add(
+            scenarios.reload_pulled("guide, DeepStack, reload", proxy, consumer, oracle, range(4))
+        )
         self.add(scenarios.stopped([producer, consumer], "SIGTERM, guide's pair"))
         ahead()
 
 
 #: By name, in the order in which they run.
 GROUPS: Final[dict[str, type[Group]]] = {
-    group.name: group for group in (Engine, Local, PeerToPeer, Counted, Guide)
+    group.name: group for group in (Engine, Local, Ways, PeerToPeer, Counted, Guide)
 }

@@ -107,16 +107,19 @@ def pull(
     return row
 
 
-def reload_pulled(name: str, decoder: Server, oracle: Oracle, numbers: Sequence[int]) -> Row:
+def reload_pulled(
+    name: str, proxy: Proxy, decoder: Server, oracle: Oracle, numbers: Sequence[int]
+) -> Row:
     """What was read once is in the decoder's own tier."""
     wanted = each(numbers)
 
     def body(row: Row) -> None:
         decoder.forget()
-        oracle.judge(row, wanted, ask_all(decoder.url, wanted))
+        oracle.judge(row, wanted, ask_all(proxy.url, wanted))
 
     row = measured(name, decoder, body, lambda row: row.local >= len(wanted))
     row.expect(row.local == len(wanted), f"{row.local} of {len(wanted)} were loaded")
+    row.expect(row.remote == 0, f"{row.remote} were read again")
     return row
 
 
@@ -134,7 +137,7 @@ def counted(
     Args:
         producer: Has encoded the pictures in their order.
         decoder: Judged; sees them in the other order, directly and through the proxy.
-        proxy: In front of both.
+        proxy: In front of both; names pictures by their content.
         oracle: The right answers.
         numbers: The pictures.
         where: The producer's control socket.
@@ -161,16 +164,17 @@ def counted(
         decoder.forget()
         oracle.judge(row, forth, ask_all(decoder.url, forth))
 
-    every = 2 * len(back) + len(forth)
+    every = len(back) + len(forth)
     row = measured(
         "names by count",
         decoder,
         body,
-        lambda row: row.local + row.remote + row.recomputed >= every,
+        lambda row: row.local + row.remote + row.recomputed >= every + len(back),
     )
     row.expect(row.recomputed == every, f"{row.recomputed} of {every} were encoded")
+    row.expect(row.remote == len(back), f"{row.remote} were read under the proxy's names")
     saved = producer.events()["copies/save_landed"] + decoder.events()["copies/save_landed"]
-    row.expect(saved == 0, f"{saved} encodings were saved under counted names")
+    row.expect(saved == len(back), f"{saved} encodings were saved, not {len(back)}")
     return row
 
 

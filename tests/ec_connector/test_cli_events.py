@@ -38,7 +38,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     async def serve(made: Any, on_ready: Any) -> None:
         settings.append(made)
 
-    monkeypatch.setattr("ec_connector.proxy.server.serve", serve)
+    monkeypatch.setattr("ec_connector.proxy.listening.serve", serve)
     return settings
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from ec_protocol import Node
 from ec_protocol.announcements import Source, announcement, read_source
 from ec_protocol.items import make_item
+from tests import ROOT
 
 SHAPE, ELEMENT, CAPACITY = (3, 16), 2, 4096
 GOOD = {"peer_host": "encoder-0", "peer_port": 5601, "size_bytes": 96, "shape": [3, 16]}
@@ -151,3 +153,13 @@ def test_what_is_announced_is_read_again_as_it_was_meant() -> None:
     assert read_source({"h": said}, wanted, CAPACITY) == Source("encoder-0", 5601)
     entry.shape = (1, 48)
     assert announcement(wanted, entry, ("encoder-0", 5601))["shape"] == [1, 48]
+
+
+SAID = json.loads((ROOT / "tests/e2e/orchestrators.json").read_text())["announcements"]
+
+
+@pytest.mark.parametrize("case", SAID, ids=[case["name"] for case in SAID])
+def test_what_other_orchestrators_send_is_understood(case: dict[str, Any]) -> None:
+    params = json.loads(json.dumps(case["of"]).replace("$HASH", "h"))
+    found = read_source(params, make_item("h", 16, 128, 4), 1 << 20)
+    assert found == (case["says"] or Source("10.0.0.1", 5501))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ec_protocol import circuits as module
+from ec_protocol import rests
 from ec_protocol.circuits import Circuits
 from ec_protocol.tables.timing import Timing
 from ec_protocol.waiters import Address
@@ -41,10 +42,11 @@ class World:
 
     def rest_of(self) -> float:
         """How long it rests from now on: the first moment at which it does not."""
-        (circuit,) = self.circuits._circuits.values()
-        since, self.now = self.now, circuit.rests_until - 0.001
+        ends = [circuit.rests_until for circuit in self.circuits._circuits.values()]
+        ends += [rest.until for rest in self.circuits.rests._rests.values()]
+        since, self.now = self.now, max(ends) - 0.001
         assert self.standing() == "resting"
-        self.now = circuit.rests_until
+        self.now = max(ends)
         assert self.standing() != "resting"
         return self.now - since
 
@@ -55,9 +57,8 @@ def world() -> World:
 
 
 def test_nobody_is_suspect_from_the_start(world: World) -> None:
-    assert (world.standing(), len(world.circuits), world.circuits.amounts(START)) == (
-        "trusted", 0, {},
-    )  # fmt: skip
+    assert (world.standing(), len(world.circuits)) == ("trusted", 0)
+    assert not any(world.circuits.amounts(START).values())
     world.circuits.landed(BAD)
     assert len(world.circuits) == 0
 
@@ -108,7 +109,7 @@ def test_who_does_harm_three_times_rests_and_longer_each_time(world: World) -> N
         rests.append(world.rest_of())
         assert world.standing() == "suspect"
     assert rests == [10, 20, 40, 80, 160, 320, 600, 600, 600]
-    assert (world.counters["rests_harm"], world.circuits.why(BAD)) == (9, "harm")
+    assert (world.counters["rests_harm"], world.circuits.why(BAD, world.now - 0.001)) == (9, "harm")
 
 
 @pytest.mark.clause("EC-14.14")
@@ -122,10 +123,13 @@ def test_who_is_trusted_in_between_does_not_rest(world: World) -> None:
 
 @pytest.mark.clause("EC-9.4")
 def test_who_cannot_be_reached_rests_and_is_no_suspect(world: World) -> None:
-    world.circuits.unreachable(BAD, world.now)
-    world.circuits.unreachable(BAD, world.now)
+    world.circuits.unreachable(BAD, 9.0, world.now)
+    world.circuits.unreachable(BAD, 9.0, world.now)
     assert world.counters["rests_unreachable"] == 1
-    assert (world.circuits.why(BAD), world.standing(GOOD)) == ("unreachable", "trusted")
+    assert (world.circuits.why(BAD, world.now - 0.001), world.standing(GOOD)) == (
+        "unreachable",
+        "trusted",
+    )
     assert world.rest_of() == world.timing.heartbeat_timeout_s
     assert world.standing() == "trusted"
 
@@ -134,21 +138,24 @@ def test_who_cannot_be_reached_rests_and_is_no_suspect(world: World) -> None:
 def test_a_longer_rest_is_not_cut(world: World) -> None:
     for _ in range(3):
         world.blame()
-    world.circuits.unreachable(BAD, world.now)
-    assert (world.rest_of(), world.circuits.why(BAD)) == (10, "harm")
+    world.circuits.unreachable(BAD, 9.0, world.now)
+    assert (world.rest_of(), world.circuits.why(BAD, world.now - 0.001)) == (10, "harm")
     world.blame()
     world.now += 19.0
-    world.circuits.unreachable(BAD, world.now)
-    assert (world.rest_of(), world.circuits.why(BAD)) == (4, "unreachable")
+    world.circuits.unreachable(BAD, 9.0, world.now)
+    assert (world.rest_of(), world.circuits.why(BAD, world.now - 0.001)) == (4, "unreachable")
 
 
 @pytest.mark.clause("EC-9.5", "EC-14.14")
 def test_what_is_over_is_forgotten(world: World) -> None:
-    world.circuits.unreachable(GOOD, world.now)
+    world.circuits.unreachable(GOOD, 9.0, world.now)
     world.blame()
     world.now += world.timing.heartbeat_timeout_s
     world.circuits.forget(world.now)
-    assert list(world.circuits._circuits) == [BAD]
+    assert len(world.circuits.rests) == 1
+    world.now += world.timing.heartbeat_timeout_s
+    world.circuits.forget(world.now)
+    assert (list(world.circuits._circuits), len(world.circuits.rests)) == ([BAD], 0)
     world.now = START + module.FORGET_S - 0.001
     world.circuits.forget(world.now)
     assert world.standing() == "suspect"
@@ -171,10 +178,11 @@ def test_producers_have_a_bound_and_names_push_out_nobody_who_was_blamed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_PRODUCERS", 3)
+    monkeypatch.setattr(rests, "MAX_RESTS", 5)
     world.blame(BAD)
     for number in range(20):
-        world.circuits.unreachable((f"host-{number}", 1), world.now)
-        assert len(world.circuits) <= 3
+        world.circuits.unreachable((f"host-{number}", 1), 9.0, world.now)
+        assert len(world.circuits.rests) <= 5
     assert world.standing() == "suspect"
     for number in range(20):
         world.blame((f"host-{number}", 1))
@@ -228,7 +236,7 @@ def test_any_history(history: list[tuple[str, object]]) -> None:
                 world.circuits.landed(source)
                 landed[source] += 1
             case "unreachable", tuple(source):
-                world.circuits.unreachable(source, world.now)
+                world.circuits.unreachable(source, 1.0, world.now)
             case "time", float(seconds):
                 world.now += seconds
                 world.circuits.forget(world.now)
@@ -239,5 +247,5 @@ def test_any_history(history: list[tuple[str, object]]) -> None:
                 assert world.standing(source) != "trusted"
             if landed[source] >= module.MOST_TO_LAND_ALONE:
                 assert world.standing(source) != "suspect"
-        suspect, resting = (world.circuits.amounts(world.now)[w] for w in ("suspect", "resting"))
-        assert suspect + resting <= len(world.circuits)
+        amounts = world.circuits.amounts(world.now)
+        assert amounts.get("suspect", 0) + amounts.get("harmful", 0) <= len(world.circuits)

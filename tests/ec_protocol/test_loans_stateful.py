@@ -32,8 +32,8 @@ from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import Recorder
 from ec_protocol.waiters import Address, Waiters
+from tests.ec_protocol.played_readers import Read, Reader, blocks_of
 from tests.recording import played
-from tests.world.lending import Read, Reader, blocks_of
 
 BLOCK = 64
 #: Fewer than all encodings together take, so that each new one pushes another out.

@@ -221,6 +221,7 @@ def test_a_fetch_of_who_is_left_alone_is_not_relent(world: World) -> None:
 @pytest.mark.clause("EC-9.4")
 def test_who_cannot_be_reached_rests_for_every_reader(world: World) -> None:
     loan = world.lend("a", BAD)
+    world.now += world.timing.heartbeat_timeout_s
     world.says("unreachable", loan)
     assert (loan.state, world.ended) == ("returned", [("a", "failed")])
     replace(world, loan.reader)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from ec_protocol.loans import Command, Lend, Loan, Loans
+from ec_protocol.loans import Lend, Loan, Loans
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.entry import Entry
@@ -97,29 +96,3 @@ def pass_time(world: World, seconds: float) -> None:
     while world.now < end:
         world.now = min(end, world.now + world.timing.stall_s / 2)
         world.loans.tick(world.now)
-
-
-@dataclass
-class Read:
-    """A READ that may write at any time."""
-
-    loan: Loan
-    blocks: list[int]
-
-
-@dataclass
-class Reader:
-    """A process: what it was told, what it has under way, and what it said."""
-
-    number: int
-    inbox: list[Command] = field(default_factory=list)
-    work: dict[int, Loan] = field(default_factory=dict)
-    reads: list[Read] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
-    alive: bool = True
-    drains: bool = False
-    stands_still: bool = False
-
-
-def blocks_of(entry: Entry) -> list[int]:
-    return [block for start, count in entry.extents for block in range(start, start + count)]

@@ -9,21 +9,26 @@ until the test ends it.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import hashlib
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict
 
+from ec_connector.proxy.announced import encoding_name
+from ec_connector.proxy.listening import listening
 from ec_connector.proxy.server import Proxy
 from ec_connector.proxy.settings import ProxySettings
+from ec_connector.proxy.surfaces import CHAT, SURFACES
 
 PICTURE = "data:image/png;base64,"
 
@@ -41,22 +46,44 @@ def chat(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def url_of(part: dict[str, Any]) -> str:
-    payload = part.get("image_url") or part.get("audio_url") or part.get("video_url")
-    url: str = payload["url"] if isinstance(payload, dict) else payload
+    fields = ("image_url", "audio_url", "video_url", "input_audio")
+    payload = next(part[name] for name in fields if name in part)
+    url: str = payload.get("url") or payload["data"] if isinstance(payload, dict) else payload
     return url
 
 
+#: What sizes the placeholder, by modality.
+SIZES = {
+    "image": {"image_grid_thw": [1, 8, 8]},
+    "video": {"video_grid_thw": [2, 8, 8], "second_per_grid_ts": [0.5]},
+    "audio": {"audio_feature_lengths": [100], "audio_num_tokens": [25]},
+}
+
+
+def sizes_of(part: dict[str, Any]) -> dict[str, Any]:
+    return next(size for kind, size in SIZES.items() if any(kind in name for name in part))
+
+
 def mm_hash(part: dict[str, Any]) -> str:
+    """What an instance calls media: as it was told to, or by its content."""
     return str(part.get("uuid") or hashlib.sha256(url_of(part).encode()).hexdigest()[:16])
 
 
+def name_of(part: dict[str, Any], **fields: Any) -> str:
+    """What the proxy calls the encoding of media in references, with ``chat``'s model."""
+    (media,) = CHAT.find_media(chat(copy.deepcopy(part)), limit=1)
+    media.name()
+    return encoding_name({"model": "m", **fields}, media)
+
+
 class Fake:
-    """One instance. ``requests`` are the bodies it was sent, ``headers`` theirs."""
+    """One instance. ``requests`` are the bodies it was sent, ``headers`` and ``paths`` theirs."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.raw: list[bytes] = []
+        self.paths: list[str] = []
         self.status = 200
         self.breaks = False
         self.breaks_once = False
@@ -64,6 +91,7 @@ class Fake:
         self.arrived = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.healthy = True
+        self.models = [{"id": "m"}]
         self.checked = asyncio.Event()
         self.server: TestServer | None = None
         self.transport: asyncio.Transport | None = None
@@ -71,7 +99,8 @@ class Fake:
 
     async def start(self) -> None:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_post("/v1/chat/completions", self._handle)
+        for path in SURFACES:
+            app.router.add_post(path, self._handle)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         self.server = TestServer(app, host="127.0.0.1")
@@ -87,11 +116,13 @@ class Fake:
         return web.Response(status=200 if self.healthy else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m"}]})
+        return web.json_response({"object": "list", "data": self.models})
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.raw.append(await request.read())
-        self.requests.append(json.loads(self.raw[-1]))
+        self.paths.append(request.path)
+        body = json.loads(self.raw[-1])
+        self.requests.append(body)
         self.headers.append(request.headers.copy())
         self.transport = request.transport
         self.arrived.set()
@@ -104,7 +135,7 @@ class Fake:
             if self.status != 200:
                 error = {"error": {"message": "no", "type": "x", "code": self.status}}
                 return web.json_response(error, status=self.status)
-            return await self.answer(request, self.requests[-1])
+            return await self.answer(request, body)
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
@@ -138,12 +169,15 @@ class FakeEncoder(Fake):
             else:
                 announced[mm_hash(part)] = {
                     "item_indices": [index],
-                    "metadata": {"image_grid_thw": [1, 8, 8]},
+                    "metadata": sizes_of(part),
                     "peer_host": self.peer[0],
                     "peer_port": self.peer[1],
                     "size_bytes": 8192,
                     "shape": [16, 128],
                 }
+            if (body.get("mm_processor_kwargs") or {}).get("use_audio_in_video"):
+                sound = {**announced[mm_hash(part)], "item_indices": [index + 1]}
+                announced["sound of " + mm_hash(part)] = {**sound, "metadata": SIZES["audio"]}
         return web.json_response({"choices": [], "ec_transfer_params": announced})
 
 
@@ -166,10 +200,16 @@ class FakeDecoder(Fake):
         super().__init__()
         self.loses = False
         self.more: dict[str, Any] = {}
+        self.said: CIMultiDict[str] = CIMultiDict()
         self.words = ["a", "red", "square"]
         self.between: Callable[[int], Awaitable[None]] | None = None
+        self.replies: bytes | None = None
 
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if self.replies is not None:
+            kind = "text/event-stream" if body.get("stream") else "application/json"
+            headers = CIMultiDict([("Content-Type", kind), *self.said.items()])
+            return web.Response(body=self.replies, headers=headers)
         lost = self.loses and "image_embeds" in json.dumps(body)
         if not body.get("stream"):
             if lost:
@@ -192,6 +232,29 @@ class FakeDecoder(Fake):
 
 
 @dataclass
+class Wire:
+    """A client's end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def begin(self, path: str, *headers: str) -> None:
+        """The head of a POST."""
+        head = "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *headers, "", ""])
+        self.writer.write(head.encode())
+
+    def chunk(self, data: bytes) -> None:
+        """A piece of a body that is sent in chunks."""
+        self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    async def answer(self) -> tuple[int, Any]:
+        """Status and JSON document."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+        return int(head.split()[1]), json.loads(await self.reader.readexactly(length))
+
+
+@dataclass
 class World:
     """Encoders, decoders, the proxy and a client."""
 
@@ -200,7 +263,6 @@ class World:
     proxy: Proxy
     url: str
     client: aiohttp.ClientSession
-    stack: AsyncExitStack = field(repr=False)
 
     @property
     def encoder(self) -> FakeEncoder:
@@ -210,14 +272,26 @@ class World:
     def decoder(self) -> FakeDecoder:
         return self.decoders[0]
 
-    async def post(self, body: object, **more: Any) -> tuple[int, Any]:
+    async def post(
+        self, body: object, path: str = "/v1/chat/completions", **more: Any
+    ) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self.client.post(f"{self.url}/v1/chat/completions", data=data, **more) as r:
+        async with self.client.post(self.url + path, data=data, **more) as r:
             return r.status, await r.json()
 
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self.client.get(self.url + path) as r:
+    async def get(self, path: str, **more: Any) -> tuple[int, str]:
+        async with self.client.get(self.url + path, **more) as r:
             return r.status, await r.text()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Wire]:
+        """A connection of which a test says each byte."""
+        host, port = self.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            yield Wire(reader, writer)
+        finally:
+            writer.close()
 
     async def sample(self, line: str) -> float:
         """The value of one line of ``/metrics``; 0 if there is none."""
@@ -232,6 +306,7 @@ class World:
 async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncIterator[World]:
     # Checks in the background would only disturb the tests; one asks for them.
     settings.setdefault("health_interval_s", 3600.0)
+    settings.setdefault("port", 0)
     async with AsyncExitStack() as stack:
         fakes: list[Fake] = [FakeEncoder() for _ in range(encoders)]
         fakes += [FakeDecoder() for _ in range(decoders)]
@@ -245,9 +320,7 @@ async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncI
                 **settings,
             )
         )
-        server = TestServer(proxy.app(), host="127.0.0.1")
-        await server.start_server()
-        stack.push_async_callback(server.close)
+        url = await stack.enter_async_context(listening(proxy))
         # The first health check must not come in the middle of a test.
         for fake in fakes:
             await fake.checked.wait()
@@ -256,9 +329,8 @@ async def world(encoders: int = 1, decoders: int = 1, **settings: Any) -> AsyncI
             [fake for fake in fakes if isinstance(fake, FakeEncoder)],
             [fake for fake in fakes if isinstance(fake, FakeDecoder)],
             proxy,
-            str(server.make_url("")).rstrip("/"),
+            url,
             client,
-            stack,
         )
 
 

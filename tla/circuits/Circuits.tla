@@ -29,6 +29,7 @@ CONSTANTS           \* Safeguards, TRUE except in bug configs.
     SuspectAlone,   \* Who was blamed does not share a reader.
     EmptyFirst,     \* A suspect gets the kept reader when nobody else's fetch is on it.
     KeptStays,      \* The kept reader stays the same while it works.
+    Forgives,       \* What lands alone counts.
     Remembered,     \* Who is trusted again is known to have been blamed.
     OwnBlame,       \* A lost READ is its own producer's doing and nobody else's.
     RestOfAll       \* Who rests, rests for every reader.
@@ -98,7 +99,7 @@ Land(p) ==
     /\ at[p] # None
     /\ p \in Bad => lands < MostLands
     /\ at' = [at EXCEPT ![p] = None]
-    /\ left' = [left EXCEPT ![p] = IF alone[p] /\ @ > 0 THEN @ - 1 ELSE @]
+    /\ left' = [left EXCEPT ![p] = IF Forgives /\ alone[p] /\ @ > 0 THEN @ - 1 ELSE @]
     /\ blames' = [blames EXCEPT ![p] = IF ~Remembered /\ left'[p] = 0 THEN 0 ELSE @]
     /\ harms' = [harms EXCEPT ![p] = IF alone[p] /\ left'[p] = 0 THEN 0 ELSE @]
     /\ lands' = IF p \in Bad THEN lands + 1 ELSE lands

@@ -422,6 +422,10 @@ ReceptiveInv ==
         /\ loan[l] \in {"lost", "retired"} =>
              \A e \in {"proven", "exited"} : CanFire(LoanEdges, loan[l], e, {})
         /\ loan[l] = "lost" => CanFire(LoanEdges, loan[l], "retire", {})
+        \* What cannot follow is an error: there is nothing to prove or to retire, or it is too late.
+        /\ loan[l] = "lent" => \A e \in {"proven", "retire"} : ~CanFire(LoanEdges, loan[l], e, {})
+        /\ loan[l] = "retired" =>
+             \A e \in {"landed", "failed", "lost", "overdue"} : ~CanFire(LoanEdges, loan[l], e, {})
     /\ \A r \in Readers :
         /\ proc[r] \in ProcessStates \ {"exited"} => CanFire(ProcessEdges, proc[r], "exited", {})
         /\ proc[r] \in ProcessStates \ {"killed", "exited"} =>

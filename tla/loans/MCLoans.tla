@@ -9,7 +9,7 @@ Symmetry == Permutations(Names) \cup Permutations(Blocks)
 \* All but the history.
 View == core
 
-Never(r) == FALSE /\ UNCHANGED vars
+Never(x) == FALSE /\ UNCHANGED vars
 
 NobodyStops == \A r \in Readers : ~stopped[r]
 

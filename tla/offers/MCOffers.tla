@@ -32,6 +32,14 @@ Again(s) ==
     /\ UNCHANGED <<name, whole, ledger, lock, server, rd>>
 AgainSpec == Init /\ [][Next \/ \E s \in Slots : Again(s)]_vars
 
+\* An engine that closes a slot and leaves it as if something came.
+Ajar(s) ==
+    /\ offer[s] = "open" /\ offer' = [offer EXCEPT ![s] = "coming"]
+    /\ name' = [name EXCEPT ![s] = None]
+    /\ ev' = {<<"offer", "open", "close", "coming">>}
+    /\ UNCHANGED <<whole, ledger, lock, server, rd>>
+AjarSpec == Init /\ [][Next \/ \E s \in Slots : Ajar(s)]_vars
+
 \* A table without the edges of one event.
 DeafCanFire(edges, s, x, G) ==
     x # "close" /\ \E d \in edges : /\ d.from = s /\ d.event = x

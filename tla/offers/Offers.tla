@@ -360,6 +360,10 @@ EdgesProp ==
          \/ \E d \in OfferEdges : /\ d.from = offer[s] /\ d.to = offer'[s]
                                   /\ <<"offer", offer[s], d.event, offer'[s]>> \in ev']_vars
 
+\* EC-14.2: what is closed is closed, or its slot would have no name any more, and could get
+\* none.
+ClosedProp == [][\A x \in ev' : x[3] = "close" => x[4] = "closed"]_vars
+
 \* EC-1.2: an entry lands, is to go, and goes, whatever was said of it before.
 ReceptiveInv ==
     \A s \in Slots :

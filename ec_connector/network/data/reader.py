@@ -305,6 +305,10 @@ class NixlReader(DataPlaneReader):
         try:
             added = attempt("agent metadata", self._nixl.add_remote_agent, blob)
         except DataPlaneError as exc:
+            # What NIXL took of it before it gave up would stand in the way of the true one.
+            if name:
+                with contextlib.suppress(DataPlaneError):
+                    attempt("forgetting a peer", self._nixl.remove_remote_agent, name)
             raise BadAgentMetadata(str(exc)) from None
         name = added.decode(errors="replace") if isinstance(added, bytes) else str(added)
         self._peers[name] = _Peer(blob)

@@ -22,6 +22,7 @@ from tests.needs import needs
 needs("nixl")
 
 from tests.ec_connector.attacks.victim import BLOCK, Victim
+from tests.ec_connector.network.data_driver import TCP
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,7 +51,7 @@ def told(child: subprocess.Popen[str]) -> dict[str, Any]:
 @pytest.fixture(params=["tcp", "all"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """TCP is what two hosts without a card use."""
-    monkeypatch.setenv("UCX_TLS", request.param)
+    monkeypatch.setenv("UCX_TLS", TCP if request.param == "tcp" else request.param)
     return str(request.param)
 
 

@@ -11,6 +11,9 @@ import random
 from ec_connector.network.data import NixlReader, ReadEvent
 from tests.world.processes import Child, until
 
+#: UCX_TLS for sockets alone. Where there is a GPU, NIXL wants a transport for it named too.
+TCP = "tcp,cuda_copy"
+
 
 class Producer(Child):
     """One producer process.

@@ -12,6 +12,7 @@ needs("nixl")
 from ec_connector.network.data import DataPlaneError
 from ec_protocol.errors import LocalProtocolError
 from tests.ec_connector.network.data_driver import (
+    TCP,
     Region,
     connected,
     events_until,
@@ -29,7 +30,7 @@ BIG = 64 << 20
 
 def test_a_stopped_producer_leaves_its_read_open(producers, readers, region, monkeypatch):
     # TCP can be caught half-way; with CMA the bytes come in one go.
-    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("UCX_TLS", TCP)
     region = Region(BIG)
     producer = producers(BIG)
     reader = readers(region)
@@ -54,7 +55,7 @@ def test_a_stopped_producer_leaves_its_read_open(producers, readers, region, mon
 def test_a_killed_producer_fails_the_read_and_proves_nothing(
     producers, readers, region, monkeypatch
 ):
-    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("UCX_TLS", TCP)
     region = Region(BIG)
     producer = producers(BIG)
     reader = readers(region)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,91 +14,20 @@ from tests.needs import needs
 
 needs("nixl", "zmq")
 
-from ec_connector.processes import engine as engine_end
-from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
 from ec_protocol.p2p import words
-from tests.world.instance import Instance, Node, wait_for
-from tests.world.processes import Child
-
-
-class Played(Node):
-    """An instance whose parent is the test; data processes are programs that sleep."""
-
-    def __init__(self, role: str = "ec_producer") -> None:
-        self.now = 1000.0
-        self.sleepers: list[Child] = []
-        self.ends: list[Channel] = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine_end.DataProcesses, "start", lambda self: None)
-            super().__init__(role, clock=lambda: self.now)
-        Instance.running.remove(self)
-        self.raise_parent()
-
-    def raise_parent(self) -> None:
-        """A parent, as far as the engine has it."""
-        data, parent = self.data, self.data._parent
-        ours, theirs = channel_pair()
-        data._channel = Channel(ours, words.FromParent)
-        data._poll.register(ours.fileno(), 1)
-        parent._popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        parent.close()
-        parent._status = StatusPage(Shared.create("ec-test", STATUS_BYTES))
-        parent._started_at = parent._looked_at = self.now
-        parent._beat_at = parent._silent_s = 0.0
-        data._watch_at = self.now
-        self.parent = Channel(theirs, words.ToParent)
-
-    def beats(self) -> None:
-        """The parent gives a sign of life."""
-        assert self.data._parent._status is not None
-        self.data._parent._status.beat(self.now)
-
-    @property
-    def popen(self) -> subprocess.Popen[bytes]:
-        assert self.data._parent._popen is not None
-        return self.data._parent._popen
-
-    def parent_dies(self) -> None:
-        self.popen.kill()
-        self.popen.communicate()
-        self.parent.close()
-
-    def steps(self, seconds: float, each: float = 0.5) -> None:
-        """The engine takes steps meanwhile."""
-        for _ in range(round(seconds / each)):
-            self.now += each
-            self.turn()
-
-    def comes(self, number: int, kind: str = "server", port: int = 5601) -> Child:
-        """A data process takes its place."""
-        child = Child("-c", "import json, sys; print(1, flush=True); sys.stdin.read()", greets=True)
-        self.sleepers.append(child)
-        ours, theirs = channel_pair()
-        status = Shared.create("ec-test", STATUS_BYTES)
-        StatusPage(status).write({"grants": {"granted": number}})
-        pidfd = os.pidfd_open(child.pid)
-        where = ("127.0.0.1", port, port) if kind == "server" else ("", 0, 0)
-        up = words.Up(number, kind, child.pid, *where)
-        assert self.parent.say(up, (ours.fileno(), pidfd, status.fd))
-        os.close(pidfd)
-        ours.close()
-        status.close()
-        self.ends.append(Channel(theirs, words.ToServer if kind == "server" else words.ToReader))
-        return child
-
-    def close(self) -> None:
-        for child in self.sleepers:
-            child.kill()
-        self.parent_dies()
-        for end in self.ends:
-            end.close()
-        super().close()
+from tests.ec_connector.processes.played_parent import Played
+from tests.world.instance import wait_for
 
 
 @pytest.fixture
 def node() -> Iterator[Played]:
     with Played() as made:
+        yield made
+
+
+@pytest.fixture
+def consumer() -> Iterator[Played]:
+    with Played("ec_consumer") as made:
         yield made
 
 
@@ -121,6 +48,36 @@ def test_who_comes_is_known_and_who_exits_is_forgotten(node: Played) -> None:
     node.ends.pop().close()
     node.sleepers.clear()
     assert descriptors() == before
+
+
+@pytest.mark.clause("EC-14.8")
+def test_what_was_lent_to_one_who_exits_comes_back(consumer: Played) -> None:
+    child = consumer.comes(1, "reader")
+    consumer.turn()
+    consumer.ask("h", ("127.0.0.1", 5601), 100)
+    consumer.turn()
+    loans = consumer.link.loans
+    assert loans is not None
+    assert len(loans) == 1
+    child.kill()
+    wait_for(lambda: consumer.turn() or len(loans) == 0, "the exit")  # type: ignore[func-returns-value]
+    assert consumer.tier.free_blocks == consumer.tier.num_blocks
+
+
+@pytest.mark.clause("EC-14.8")
+def test_exits_that_nobody_looked_for_any_more_are_proofs_too(consumer: Played) -> None:
+    child = consumer.comes(1, "reader")
+    consumer.turn()
+    consumer.ask("h", ("127.0.0.1", 5601), 100)
+    consumer.turn()
+    loans = consumer.link.loans
+    assert loans is not None
+    assert len(loans) == 1
+    child.kill()
+    consumer.parent_dies()
+    consumer.data.shutdown()
+    assert len(loans) == 0
+    assert consumer.tier.free_blocks == consumer.tier.num_blocks
 
 
 def test_the_same_process_twice_leaves_no_descriptor(node: Played) -> None:
@@ -380,7 +337,7 @@ def test_a_parent_that_gives_no_sign_is_killed(node: Played, caplog) -> None:
     node.beats()
     node.turn()
     node.steps(stall)
-    assert node.popen.poll() is None
+    assert node.kills == []
     node.steps(1.0)
     assert node.popen.wait(60) == -9
     assert "ec-parent: it stands still and is killed" in caplog.messages
@@ -390,7 +347,7 @@ def test_a_parent_that_gives_no_sign_is_killed(node: Played, caplog) -> None:
 def test_a_parent_that_never_gives_one_is_killed_when_its_start_is_over(node: Played) -> None:
     start = node.node.timing.start_s
     node.steps(start - 1.0)
-    assert node.popen.poll() is None
+    assert node.kills == []
     node.steps(2.0)
     assert node.popen.wait(60) == -9
 
@@ -405,10 +362,10 @@ def test_time_without_steps_is_nobodys_fault(node: Played, looks: int) -> None:
     node.now += 3600.0
     node.turn()
     node.steps(0.5)
-    assert node.popen.poll() is None, "it has had no time to give one since"
+    assert node.kills == [], "it has had no time to give one since"
     node.beats()
     node.steps(3.0)
-    assert node.popen.poll() is None
+    assert node.kills == []
 
 
 @pytest.mark.clause("EC-14.11")
@@ -416,7 +373,7 @@ def test_one_that_gives_signs_lives(node: Played) -> None:
     for _ in range(100):
         node.beats()
         node.steps(1.0)
-    assert node.popen.poll() is None
+    assert node.kills == []
 
 
 def test_nothing_is_done_after_the_end(node: Played) -> None:

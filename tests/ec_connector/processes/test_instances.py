@@ -126,7 +126,7 @@ _HELD = {
     r"/dev/null": 3,
     r"(/dev/shm/#\d+|/dev/shm/vllm_ec_\S+) ?(\(deleted\))?": 1,
     r"/memfd:ec-(status-\d+|ledger|offers) \(deleted\)": 8,
-    r"/dev/shm/ucx_shm_posix_\w+ \(deleted\)": 8,
+    r"/dev/shm/ec_ucx_vllm_ec_[\w.-]+/\d+/ucx_shm_posix_\w+ \(deleted\)": 8,
     r"anon_inode:\[(eventfd|eventpoll)\]": 16,
     r"socket:\[\d+\]": 32,
     r"pipe:\[\d+\]": 8,
@@ -217,6 +217,7 @@ def test_they_have_no_torch_no_privileges_no_secrets_and_dump_no_core(
         assert proc.joinpath("oom_score_adj").read_text().strip() == "500"
         environ = proc.joinpath("environ").read_bytes()
         assert b"EC_TEST_TRACES" not in environ
+        assert b"UCX_MODULES=^cuda" in environ.split(b"\0"), "it would open the devices"
         ignored = re.search(r"SigIgn:\t(\w+)", proc.joinpath("status").read_text())
         assert ignored is not None
         for number in (signal.SIGINT, signal.SIGTERM):

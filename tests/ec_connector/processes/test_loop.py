@@ -20,6 +20,8 @@ from ec_connector.processes.memory import STATUS_BYTES, Shared, StatusPage
 from ec_protocol.p2p import words
 
 BEAT_S = 1.0
+#: Turns, and polls, of a loop that ends.
+MOST = 50_000
 
 
 class Page(StatusPage):
@@ -46,6 +48,7 @@ class World:
     Attributes:
         ready: Polls that find input, by their number.
         ends_at: When the parent says Stop.
+        registered: What the poller was told to look at.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +67,8 @@ class World:
         self.theirs = Channel(theirs, words.ToData)
         self.engine_end = Channel(self.engine[0], words.ToServer)
         self.loop = Loop(self.theirs, self.engine_end, self.page, BEAT_S, lambda: self.now)
-        self.sockets: list[Any] = []
+        self.sockets: list[Any] = ["a socket"]
+        self.registered: set[Any] = set()
         monkeypatch.setattr(loop_module.zmq, "Poller", lambda: self)
         monkeypatch.setattr(loop_module.time, "sleep", self.nap)
 
@@ -74,10 +78,11 @@ class World:
 
     # The poller.
     def register(self, what: Any, events: int) -> None:
-        pass
+        self.registered.add(what)
 
     def poll(self, milliseconds: int) -> list[Any]:
         self.polls += 1
+        assert self.polls < MOST, "it does not end"
         if self.polls in self.ready:
             return [("input", 1)]
         if self.now + milliseconds / 1000 >= self.ends_at:
@@ -90,6 +95,7 @@ class World:
     # The work.
     def turn(self) -> bool:
         self.turns.append(self.now)
+        assert len(self.turns) < MOST, "it does not end"
         self.found -= 1
         return self.found >= 0
 
@@ -154,6 +160,11 @@ def test_the_work_is_turned_when_it_is_due_and_when_something_comes(world: World
     assert world.turns[1] < began + 2 * BEAT_S + 0.01
 
 
+def test_whoever_may_say_something_wakes_it(world: World) -> None:
+    world.run()
+    assert world.registered == {world.theirs.fileno(), world.engine_end.fileno(), "a socket"}
+
+
 @pytest.mark.parametrize("deadline", [None, 1e9])
 def test_work_that_does_not_say_when_it_is_due_is_turned_all_the_same(
     world: World, deadline: float | None
@@ -189,6 +200,12 @@ def test_while_a_transfer_is_under_way_it_only_naps(world: World) -> None:
     assert world.naps[-1] == 300e-6, "one that takes long is looked at less often"
     assert len(world.naps) == 10_000
     assert max(world.page.beats[1:][i] - world.page.beats[i] for i in range(9_999)) < BEAT_S
+
+
+def test_work_that_is_found_during_a_transfer_is_not_slept_over(world: World) -> None:
+    world.transfers, world.found = 20, 12
+    world.run()
+    assert len(world.naps) == 20 - 12
 
 
 def test_stop_is_not_slept_over(world: World) -> None:

@@ -6,10 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,121 +17,11 @@ from tests.needs import needs
 needs("zmq", "msgspec")
 
 from ec_connector.processes import parent as parent_module
-from ec_connector.processes.channel import Channel, channel_pair
-from ec_connector.processes.memory import STATUS_BYTES, Shared
-from ec_connector.processes.spec import InstanceSpec, ParentSpec
 from ec_protocol.p2p import words
-from ec_protocol.tables.timing import Timing
 from tests.ec_connector.processes.alive import children
+from tests.ec_connector.processes.house import House
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
-
-_CHILD = """
-import math, os, signal, sys, time
-sys.path.insert(0, {root!r})
-from ec_connector.processes.channel import Channel
-from ec_connector.processes.memory import Shared, StatusPage
-from ec_connector.processes.spec import DataSpec, read_spec
-from ec_protocol.p2p import words
-spec = read_spec(int(sys.argv[1]), DataSpec)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-parent = Channel.from_fd(spec.parent, words.ToData)
-status = StatusPage(Shared(spec.status, writable=True))
-def wait(kind):
-    import select
-    while parent.open:
-        status.beat(time.clock_gettime(time.CLOCK_BOOTTIME))
-        select.select([parent], [], [], 0.05)
-        for message in parent.hear():
-            if isinstance(message, kind):
-                return message
-    os._exit(0)
-def ready():
-    parent.say(words.Hello(words.VERSION))
-    return wait(words.Take)
-{body}
-wait(words.Stop)
-"""
-
-
-class House:
-    """A parent in this process; its children run a test's program."""
-
-    def __init__(self, body: str, monkeypatch: pytest.MonkeyPatch, **instance: Any) -> None:
-        from tests import ROOT
-
-        program = _CHILD.format(root=str(ROOT), body=body)
-        monkeypatch.setattr(
-            parent_module, "command", lambda _, fd, title: [sys.executable, "-c", program, str(fd)]
-        )
-        ours, theirs = channel_pair()
-        self.engine = Channel(ours, words.FromParent)
-        self.heard: list[Any] = []
-        self.fds: list[int] = []
-        self.memory = [Shared.create("ec-test", STATUS_BYTES) for _ in range(4)]
-        region, table, ledger, status = (os.dup(shared.fd) for shared in self.memory)
-        settings: dict[str, Any] = {"bind": ("127.0.0.1", 0), **instance}
-        timing = Timing(start_s=60.0, stall_s=20.0)
-        self.spec = ParentSpec(
-            version=words.VERSION,
-            instance=InstanceSpec(
-                engine_id="engine",
-                incarnation="i",
-                engine_pid=os.getpid(),
-                num_blocks=4,
-                block_size_bytes=64,
-                compat_hash="c",
-                timing={field.name: getattr(timing, field.name) for field in fields(timing)},
-                nixl="nixl",
-                backends=("UCX",),
-                **settings,
-            ),
-            engine=theirs.detach(),
-            region=region,
-            region_for_server=region,
-            table=table,
-            ledger=ledger,
-            status=status,
-        )
-        self.parent = parent_module._Parent(self.spec)
-        self.ended = False
-        self.others: set[int] = set()
-
-    def turn(self) -> None:
-        self.parent._look()
-        self.parent._tell_engine()
-        for message, fds in self.engine.hear_with_fds():
-            self.heard.append(message)
-            self.fds += fds
-
-    def until(
-        self, condition: Callable[[], object], what: str, turn: Callable[[], object] | None = None
-    ) -> None:
-        deadline = time.monotonic() + 100
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: {self.heard}"
-            (turn or self.turn)()
-            time.sleep(0.001)
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.heard if isinstance(message, kind)]
-
-    def troubles(self) -> list[str]:
-        return [message.text for message in self.of(words.Trouble)]
-
-    def close(self) -> None:
-        if not self.ended:
-            for child in self.parent._children.values():
-                child.kill()
-            self.parent._end()
-        self.parent.engine.close()
-        self.engine.close()
-        os.close(self.parent._engine_pidfd)
-        for fd in (*self.fds, self.spec.region, self.spec.table, self.spec.ledger):
-            os.close(fd)
-        self.parent._status.shared.close()
-        for shared in self.memory:
-            shared.close()
 
 
 @pytest.fixture
@@ -170,7 +58,9 @@ def test_what_is_said_again_and_again_is_handed_on_once(house: Any) -> None:
     body = """
 ready()
 for _ in range(50):
-    parent.say(words.Working("h", 1, 1)); parent.say(words.Drain("x"))
+    parent.say(words.Working("h", 1, 1))
+for _ in range(50):
+    parent.say(words.Drain("x"))
 parent.say(words.Trouble(40, "done"))
 """
     made = house(body)
@@ -213,14 +103,15 @@ def test_last_words_are_heard_however_quickly_the_end_follows(house: Any, round_
 
 def test_last_words_between_a_look_and_the_end_are_heard(house: Any, monkeypatch) -> None:
     """The child speaks and ends after it was listened to, and before its exit is looked for."""
-    made = house('ready(); time.sleep(0); parent.say(words.Failing("late")); os._exit(1)')
+    made = house('ready(); parent.say(words.Failing("late")); os._exit(1)')
     hear, seen = made.parent._hear, []
 
     def first_deaf(child: Any) -> None:
-        if child.number not in seen and child.status.beat_at and child.popen.poll() is not None:
-            seen.append(child.number)  # what came was not there yet when we listened
+        if child.number in seen or child.number not in made.parent.processes.numbers("working"):
+            hear(child)
             return
-        hear(child)
+        seen.append(child.number)  # what it says was not there yet when we listened
+        child.popen.wait(60)
 
     monkeypatch.setattr(made.parent, "_hear", first_deaf)
     made.until(lambda: made.troubles(), "the trouble")
@@ -298,9 +189,10 @@ def test_the_engine_may_have_one_killed(house: Any) -> None:
     made = house("ready(); parent.say(words.Working())")
     made.until(lambda: made.of(words.Up), "Up")
     made.engine.say(words.Replace(99, "who is that"))
-    made.engine.say(words.Replace(made.of(words.Up)[0].process, "it keeps too much"))
+    victim = made.of(words.Up)[0].process
+    made.engine.say(words.Replace(victim, "it keeps too much"))
     made.until(lambda: len(made.of(words.Up)) == 2, "the next")
-    assert made.troubles() == ["it keeps too much", "server 1 is killed: replaced"]
+    assert made.troubles() == ["it keeps too much", f"server {victim} is killed: replaced"]
 
 
 @pytest.mark.clause("EC-14.13")
@@ -438,9 +330,15 @@ def test_at_the_end_only_those_who_work_are_waited_for(house: Any, monkeypatch) 
     made = house("ready(); parent.say(words.Working())")
     made.until(lambda: made.of(words.Up), "Up")
     waited: list[int] = []
-    monkeypatch.setattr(
-        parent_module, "wait_readable", lambda fd, seconds: waited.append(fd) or False
-    )
+    wait = parent_module.wait_readable
+
+    def say_goodbye(fd: int, seconds: float) -> bool:
+        if made.parent.processes.stopping:
+            return wait(fd, seconds)  # all were killed by then
+        waited.append(fd)
+        return False
+
+    monkeypatch.setattr(parent_module, "wait_readable", say_goodbye)
     (works,) = [child.pidfd for child in made.parent._children.values() if child.works]
     assert len(made.parent._children) >= 2
     made.parent._stopping = True
@@ -478,3 +376,37 @@ logging.getLogger("d").debug("not this")
     assert said[2].text.startswith("py.warnings: ")
     assert said[3].text.startswith("c: it broke Traceback")
     assert "ZeroDivisionError" in said[3].text
+
+
+# ------------------------------------------------------- what they share under a name
+@pytest.mark.clause("EC-10.6")
+@pytest.mark.parametrize("end", ["killed", "the instance's"])
+def test_what_one_leaves_under_a_name_goes_with_it(house: Any, tmp_path: Path, end: str) -> None:
+    """As UCX does for a moment with each piece of memory that it shares."""
+    body = """
+folder = os.environ["UCX_POSIX_DIR"]
+open(os.path.join(folder, "ucx_shm"), "w").close(); os.mkdir(os.path.join(folder, "more"))
+ready(); parent.say(words.Working())
+"""
+    made = house(body, scratch=str(tmp_path))
+    made.until(lambda: made.of(words.Up), "Up")
+    (up,) = made.of(words.Up)
+    mine = tmp_path / str(up.process)
+    assert sorted(os.listdir(mine)) == ["more", "ucx_shm"]
+    if end == "killed":
+        os.kill(up.pid, signal.SIGKILL)
+        made.until(lambda: len(made.of(words.Up)) == 2, "the next")
+        assert not mine.exists()
+        assert os.listdir(tmp_path) != [], "others keep theirs"
+        return
+    made.parent._stopping = True
+    made.parent._end()
+    made.ended = True
+    assert not tmp_path.exists()
+
+
+def test_one_for_which_there_is_no_folder_is_not_started(house: Any, tmp_path: Path) -> None:
+    made = house("ready()", scratch=str(tmp_path / "gone"))
+    made.until(lambda: made.troubles(), "the trouble")
+    assert "server cannot be started: [Errno 2] No such file" in made.troubles()[0]
+    assert made.parent._children == {}

@@ -287,18 +287,25 @@ while True:
 
 
 @pytest.mark.clause("EC-10.6")
-def test_a_killed_instance_leaves_its_region_to_the_next_start(other: Any) -> None:
+@pytest.mark.parametrize("everybody_at_once", [False, True])
+def test_a_killed_instance_leaves_its_region_to_the_next_start(
+    other: Any, everybody_at_once: bool
+) -> None:
     from ec_connector.region.file import reap_orphans
 
     producer = other()
     pids = producer.tell("pids")
     processes = [pids["parent"], *children(pids["parent"])]
-    mine = [f for f in os.listdir(SHM) if f"_test-{producer.pid}-" in f]
-    assert len(mine) == 1
+
+    def mine() -> list[str]:
+        return [f for f in os.listdir(SHM) if f"_test-{producer.pid}-" in f]
+
+    assert len(mine()) == 2, "the region, and a folder beside it"
+    if everybody_at_once:  # the parent has no time to tidy up either
+        os.kill(processes[0], signal.SIGKILL)
     producer.kill()
     wait_gone(*processes)
-    wait_for(lambda: not Path(SHM, mine[0]).exists() or reap(reap_orphans), "the region's end")
-    assert not Path(SHM, mine[0]).exists()
+    wait_for(lambda: not mine() or reap(reap_orphans), "the end of both")
 
 
 def reap(reap_orphans: Callable[[str], Any]) -> bool:

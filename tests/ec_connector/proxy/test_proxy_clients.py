@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 
 import pytest
@@ -58,10 +57,6 @@ async def test_an_oversize_body_is_413(w, chunked):
     async with w.client.post(url, data=pieces() if chunked else data) as r:
         answer = await r.json()
         assert (r.status, answer["error"]["code"]) == (413, "body_too_large")
-    packed = gzip.compress(data)
-    assert len(packed) < 10_000
-    async with w.client.post(url, data=packed, headers={"Content-Encoding": "gzip"}) as r:
-        assert r.status == 413
     assert not w.encoder.requests
     assert not w.decoder.requests
 
@@ -99,10 +94,6 @@ async def test_malformed_json_is_400(w, raw):
         {"messages": "x"},
         {"messages": [None, 1, "x", []]},
         {"messages": [{"content": None}, {"content": 5}, {"content": [None, 1, "x", []]}]},
-        {"messages": [{"content": [{"type": None}, {"type": 5}, {"type": {}}, {"type": []}]}]},
-        {"messages": [{"content": [{"type": "image_url"}]}]},
-        {"messages": [{"content": [{"type": "image_url", "image_url": None, "uuid": "u"}]}]},
-        {"messages": [{"content": [{"type": "image_url", "image_url": {"url": ""}}]}]},
     ],
 )
 @in_world()
@@ -136,7 +127,7 @@ async def test_unknown_paths_and_methods_have_the_same_shape_of_error(w):
 
 
 # ----------------------------------------------------------------------------- health
-@in_world(encoders=1, decoders=2, health_interval_s=0.05)
+@in_world(encoders=1, decoders=2, health_interval_s=0.05, show_backends=True)
 async def test_health_follows_the_decoders(w):
 
     async def until(wanted_status: int, word: str) -> dict:

@@ -21,7 +21,7 @@ from ec_connector.events.codec import Event, EventBatch, encode, pack_number
 from ec_connector.proxy.settings import ProxySettings
 from ec_connector.proxy.watch import EventWatch
 from ec_protocol.errors import ConfigError
-from tests.world.servers import World, chat, image, in_world, mm_hash, run, scenario, world
+from tests.world.servers import World, chat, image, in_world, name_of, run, scenario, world
 
 RED, GREEN = image("red"), image("green")
 WHERE = ("127.0.0.1", 5701)  # what the fake encoder announces
@@ -110,7 +110,7 @@ async def test_an_announcement_is_used_again_until_an_event_says_that_it_is_gone
             w.decoder.requests[0]["ec_transfer_params"]
             == (w.decoder.requests[2]["ec_transfer_params"])
         )
-        publisher.say(("evicted", mm_hash(RED)))
+        publisher.say(("evicted", name_of(RED)))
         await until(w, lambda: len(w.proxy._announced) == 0)
         assert still_heard(w)
         assert (await w.post(chat(RED)))[0] == 200
@@ -126,7 +126,7 @@ async def test_every_event_after_which_it_cannot_be_read_forgets_it(publisher, k
         await publisher.heard(w)
         await w.post(chat(RED))
         assert len(w.proxy._announced) == 1
-        publisher.say((kind, mm_hash(RED)))
+        publisher.say((kind, name_of(RED)))
         await until(w, lambda: len(w.proxy._announced) == 0)
         assert still_heard(w) == (kind != "stopped")
 
@@ -158,7 +158,7 @@ async def test_evicted_while_another_piece_is_being_encoded_it_is_encoded_again(
             encoder.gate = asyncio.Event()
         pending = asyncio.create_task(w.post(chat(RED, GREEN)))
         await until(w, lambda: sum(len(e.requests) for e in w.encoders) == 2)
-        publisher.say(("evicted", mm_hash(RED)))
+        publisher.say(("evicted", name_of(RED)))
         await until(w, lambda: len(w.proxy._announced) == 0)
         assert still_heard(w)
         for encoder in w.encoders:
@@ -179,7 +179,7 @@ async def test_lost_twice_the_media_stays(publisher):
         for count in (1, 2):
             await until(w, lambda count=count: len(w.encoder.requests) == count)
             gone = len(w.proxy._announced._gone)
-            publisher.say(("evicted", mm_hash(RED)), ("evicted", f"{count}"))
+            publisher.say(("evicted", name_of(RED)), ("evicted", f"{count}"))
             await until(w, lambda gone=gone: len(w.proxy._announced._gone) > gone)
             gate, w.encoder.gate = w.encoder.gate, asyncio.Event()
             gate.set()
@@ -262,7 +262,7 @@ def test_with_a_real_producer_in_another_process(tmp_path, patience):
             w.encoder.peer = producer.address
             await until(w, lambda: bool(w.proxy._announced._watched))
             for part in (RED, GREEN):
-                await asyncio.to_thread(producer.tell, f"{mm_hash(part)} {BLOCK} 1")
+                await asyncio.to_thread(producer.tell, f"{name_of(part)} {BLOCK} 1")
                 for _ in range(2):
                     assert (await w.post(chat(part)))[0] == 200
             assert len(w.encoder.requests) == 2
@@ -294,11 +294,13 @@ async def test_addresses_that_a_decoder_announces_do_not_reach_clients(w):
 
 
 def test_an_answer_that_announces_nothing_stays_the_same_bytes():
-    from ec_connector.proxy.relay import without_addresses
+    from ec_connector.proxy.answers import without_addresses
 
     for body in (
         b'{"a":  1.0}',
         b'{"ec_transfer_params":null, "n": 1e2}',
+        b'{"kv_transfer_params" :\n null}',
+        b'{"a": {"b": {"ec_transfer_params": {}}},  "n": 1e2}',
         b'["ec_transfer_params"]',
         b'{"ec_transfer_params": ',
         b'"ec_transfer_params"' + b"[" * 100_000,

@@ -19,6 +19,7 @@ from tests.world.servers import (
     image,
     in_world,
     mm_hash,
+    name_of,
     scenario,
     text,
     world,
@@ -33,10 +34,10 @@ async def test_media_goes_to_the_encoder_and_a_reference_to_the_decoder(w):
     assert status == 200
     assert answer["choices"][0]["message"]["content"] == "a red square"
     (asked,) = w.encoder.requests
-    assert asked["messages"] == [{"role": "user", "content": [RED]}]
+    name = name_of(RED)
+    assert asked["messages"] == [{"role": "user", "content": [{**RED, "uuid": name}]}]
     assert (asked["max_tokens"], asked["stream"]) == (1, False)
     (got,) = w.decoder.requests
-    name = mm_hash(RED)
     assert got["messages"][0]["content"] == [
         text("what?"),
         {
@@ -57,6 +58,7 @@ async def test_keep_media_adds_the_announcement_only(w):
     (got,) = w.decoder.requests
     assert got.pop("ec_transfer_params").keys() == {mm_hash(RED)}
     assert got == body
+    assert "uuid" not in json.dumps(w.encoder.requests)
     assert await w.sample('ec_proxy_media_total{outcome="announced"}') == 1
 
 
@@ -74,10 +76,10 @@ async def test_several_media_in_several_messages_each_different_one_encoded_once
     assert all(asked), "both encoders got some"
     (got,) = w.decoder.requests
     first, second, third = (m["content"] for m in got["messages"])
-    assert [p.get("uuid") for p in first] == [mm_hash(RED), None, mm_hash(GREEN)]
+    assert [p.get("uuid") for p in first] == [name_of(RED), None, name_of(GREEN)]
     assert second == "hm"
-    assert [p["uuid"] for p in third] == [mm_hash(RED), mm_hash(BLUE)]
-    assert got["ec_transfer_params"].keys() == {mm_hash(p) for p in (RED, GREEN, BLUE)}
+    assert [p["uuid"] for p in third] == [name_of(RED), name_of(BLUE)]
+    assert got["ec_transfer_params"].keys() == {name_of(p) for p in (RED, GREEN, BLUE)}
 
 
 @in_world()
@@ -91,9 +93,8 @@ async def test_a_request_without_media_is_passed_on_byte_for_byte(w):
 @in_world()
 async def test_every_other_field_is_passed_on_untouched(w):
     fields = {
-        "mm_processor_kwargs": {"min_pixels": 784, "nested": {"a": [1, 2.5, None]}},
-        "media_io_kwargs": {"video": {"num_frames": 8}},
         "cache_salt": "s",
+        "mm_processor_kwargs": {},
         "temperature": 0,
         "logit_bias": {"5": -100},
         "vllm_xargs": {"x": 1},
@@ -106,12 +107,26 @@ async def test_every_other_field_is_passed_on_untouched(w):
     assert {name: got[name] for name in fields} == fields
     assert got["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
     (asked,) = w.encoder.requests
-    encoding = ("mm_processor_kwargs", "media_io_kwargs", "cache_salt", "model")
+    encoding = ("mm_processor_kwargs", "cache_salt", "model")
     assert {name: asked[name] for name in encoding} == {
         "model": "m",
         **{name: fields[name] for name in encoding if name != "model"},
     }
     assert "logit_bias" not in asked
+
+
+@pytest.mark.parametrize("option", ["mm_processor_kwargs", "media_io_kwargs"])
+@in_world()
+async def test_with_options_of_its_processing_media_stays_beside_what_is_announced(w, option):
+    """Decoders give a reference another name then, and would look for another encoding."""
+    fields = {option: {"image": {"nested": {"a": [1, 2.5, None]}}}}
+    body = chat(RED, **fields)
+    assert (await w.post(body))[0] == 200
+    (asked,) = w.encoder.requests
+    assert asked[option] == fields[option]
+    (got,) = w.decoder.requests
+    assert got.pop("ec_transfer_params").keys() == {mm_hash(RED)}
+    assert got == body
 
 
 @in_world()
@@ -172,7 +187,7 @@ async def test_decoders_take_turns(policy):
         assert [len(d.requests) for d in w.decoders] == [2, 2, 2]
 
 
-@in_world(decoders=2)
+@in_world(decoders=2, show_backends=True)
 async def test_least_loaded_leaves_a_busy_decoder_alone(w):
     busy, other = w.decoders
     busy.gate = asyncio.Event()
@@ -187,12 +202,19 @@ async def test_least_loaded_leaves_a_busy_decoder_alone(w):
 
 
 @in_world()
+async def test_a_long_list_of_models_comes_whole(w):
+    w.decoder.models = [{"id": "m" * 1000}] * 1000
+    status, page = await w.get("/v1/models")
+    assert (status, json.loads(page)["data"]) == (200, w.decoder.models)
+
+
+@in_world()
 async def test_models_are_the_decoders(w):
     status, page = await w.get("/v1/models")
     assert (status, json.loads(page)["data"]) == (200, [{"id": "m"}])
 
 
-@in_world()
+@in_world(show_backends=True)
 async def test_metrics_page(w):
     await w.post(chat(RED))
     status, page = await w.get("/metrics")

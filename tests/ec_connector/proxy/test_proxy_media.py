@@ -20,14 +20,16 @@ from tests.needs import needs
 
 needs("aiohttp")
 
+from ec_connector.proxy.errors import ProxyError
 from ec_connector.proxy.media import (
     Announcement,
+    Media,
     decoder_request,
     encoder_request,
-    find_media,
     read_announcement,
 )
 from ec_connector.proxy.settings import ProxySettings, split_urls
+from ec_connector.proxy.surfaces import CHAT, SURFACES
 from ec_protocol.errors import ConfigError
 
 IMAGE = {"type": "image_url", "image_url": {"url": "http://x/a.png"}}
@@ -38,6 +40,13 @@ ADDRESS = {"peer_host": "p", "peer_port": 5601}
 
 def body_of(*parts: Any, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(parts)}], **fields}
+
+
+def find_media(body: dict[str, Any]) -> list[Media]:
+    found = CHAT.find_media(body, limit=100)
+    for media in found:
+        media.name()
+    return found
 
 
 def announced(name: str, **metadata: Any) -> Announcement:
@@ -59,7 +68,7 @@ def announced(name: str, **metadata: Any) -> Announcement:
 def test_every_kind_of_media_is_found_and_replaced(part, modality):
     body = body_of({"type": "text", "text": "t"}, part)
     (media,) = find_media(body)
-    assert (media.message, media.part, media.modality) == (0, 1, modality)
+    assert (media.path, media.modality) == (("messages", 0, "content", 1), modality)
     assert media.key
     result, replaced = decoder_request(
         body, [media], {media.key: announced("h", n=[1])}, keep_media=False
@@ -83,12 +92,12 @@ def test_a_request_is_never_changed():
     before = copy.deepcopy(body)
     media = find_media(body)
     decoder_request(body, media, {m.key: announced("h", n=[1]) for m in media}, keep_media=False)
-    encoder_request(body, media[0])
+    encoder_request(CHAT.encoding_fields(body), media[0])
     assert body == before
 
 
 def test_parts_that_are_encoded_differently_have_different_keys():
-    parts = [IMAGE, {**IMAGE, "uuid": "u"}, {**IMAGE, "image_url": {"url": "other"}}]
+    parts = [IMAGE, {**IMAGE, "detail": "low"}, {**IMAGE, "image_url": {"url": "other"}}]
     keys = [media.key for media in find_media(body_of(*parts, IMAGE))]
     assert keys[0] == keys[3]
     assert len(set(keys)) == 3
@@ -109,11 +118,17 @@ def test_encodings_without_an_address_are_not_named_to_the_decoder():
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("image_url"),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(["image_url", "image", "tool_result", "text", "url"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["type", "image_url", "url", "content", "messages", "uuid", "metadata"])
+            st.sampled_from(
+                ["type", "image_url", "url", "content", "messages", "uuid", "metadata", "source"]
+            )
             | st.text(max_size=3),
             inner,
             max_size=4,
@@ -123,15 +138,22 @@ JSON = st.recursive(
 )
 
 
-@given(body=st.dictionaries(st.sampled_from(["messages", "model"]), JSON), answer=JSON)
-def test_no_request_and_no_announcement_raises(body, answer):
-    media = find_media(body)
-    announcement = read_announcement({"ec_transfer_params": answer})
+@pytest.mark.parametrize("surface", SURFACES.values(), ids=SURFACES)
+@given(
+    body=st.dictionaries(st.sampled_from(["messages", "input", "system", "model"]), JSON),
+    answer=JSON,
+)
+def test_a_request_and_an_announcement_of_any_shape_end_well(surface, body, answer):
+    try:
+        media = surface.find_media(body, limit=3)
+    except ProxyError:
+        return
     for item in media:
-        json.dumps(encoder_request(body, item))
-    result, _ = decoder_request(
-        body, media, {m.key: announcement for m in media if m.key}, keep_media=False
-    )
+        item.name()
+        json.dumps(encoder_request(surface.encoding_fields(body), item))
+    announcement = read_announcement({"ec_transfer_params": answer})
+    found = {m.key: announcement for m in media}
+    result, _ = decoder_request(body, media, found, keep_media=not surface.carries_references)
     json.dumps(result)
 
 

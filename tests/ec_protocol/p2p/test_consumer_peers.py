@@ -42,7 +42,7 @@ def test_a_lost_address_costs_requests_nothing_for_a_while(world: World) -> None
     world.fetch("h", N)
     world.reads.peer_lost(PRODUCER, world.now)
     world.carry_out()
-    end = world.now + world.timing.heartbeat_timeout_s
+    end = world.now + world.timing.retry_max_interval_s
     for i, now in enumerate((world.now, math.nextafter(end, 0.0))):
         world.now = now
         assert world.fetch("h", N, f"r{i}") == "failed"
@@ -68,9 +68,9 @@ def test_losses_are_forgotten_when_nobody_asks_for_those_addresses_again(world: 
         world.waiters.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
         world.reads.peer_lost(peer, world.now)
         world.waiters.leave(f"r{number}", world.now)
-    assert len(world.reads.attempts.peers._lost_at) == 50
-    world.tick(world.timing.heartbeat_timeout_s)
-    assert world.reads.attempts.peers._lost_at == {}
+    assert len(world.reads.attempts.peers.rests._rests) == 50
+    world.tick(world.timing.retry_max_interval_s + world.timing.heartbeat_timeout_s)
+    assert world.reads.attempts.peers.rests._rests == {}
 
 
 def test_any_traffic_makes_a_connection_live(world: World) -> None:

@@ -58,6 +58,8 @@ def test_every_clause_of_the_protocol_that_a_black_box_can_break_has_a_case():
     inside = {"EC-1.1", "EC-1.2", "EC-1.3", "EC-2.3", "EC-7.1", "EC-7.3", "EC-8.8"}
     # How processes are started, what locks they have, and who waits for whom.
     inside |= {"EC-14.1", "EC-14.3", "EC-14.4", "EC-14.5"}
+    # Who watches them, and when another one is started.
+    inside |= {"EC-14.10", "EC-14.11", "EC-14.12"}
     assert without <= inside
 
 

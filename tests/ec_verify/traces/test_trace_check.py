@@ -7,7 +7,7 @@ import pytest
 
 from ec_verify.models.runner import TlcRunner
 from ec_verify.traces.check import Report, check_runs, coverage
-from tests.ec_verify.traces.instance_cases import CASES as INSTANCE_CASES
+from tests.ec_verify.traces.instance_wrong_logs import CASES as INSTANCE_CASES
 from tests.ec_verify.traces.instances import Instances
 from tests.ec_verify.traces.trace_cases import CASES as WORLD_CASES
 from tests.ec_verify.traces.traced import Recorded

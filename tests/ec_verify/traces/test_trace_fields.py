@@ -38,7 +38,7 @@ from ec_protocol.tier.holds import HoldTable
 from ec_protocol.trace import TRACE_VERSION
 from ec_verify.traces.fields import ARGUMENTS, FACTS, OF_A_PROCESS, VARIABLES
 from ec_verify.traces.tla import FACT_NAMES
-from tests.ec_verify.traces.instance_cases import CASES as INSTANCE_CASES
+from tests.ec_verify.traces.instance_wrong_logs import CASES as INSTANCE_CASES
 from tests.ec_verify.traces.instances import Instances
 from tests.ec_verify.traces.trace_cases import CASES
 from tests.ec_verify.traces.traced import Raw, Recorded
