@@ -236,7 +236,15 @@ def words() -> list[dict[str, Any]]:
         (
             "words",
             "Words",
-            {"words": [["landed", 7], ["failed", 8], ["lost", 9], ["proven", 9]]},
+            {
+                "words": [
+                    ["landed", 7],
+                    ["failed", 8],
+                    ["lost", 9],
+                    ["proven", 9],
+                    ["unreachable", 10],
+                ]
+            },
         ),
         (
             "events",
@@ -250,7 +258,7 @@ def words() -> list[dict[str, Any]]:
             },
         ),
         ("events-none", "Events", {"events": [], "missing": 0}),
-        ("hello", "Hello", {"version": 1}),
+        ("hello", "Hello", {"version": 2}),
         ("working-server", "Working", {"host": "10.0.0.7", "port": 5601, "bound": 5601}),
         ("working-reader", "Working", {"host": "", "port": 0, "bound": 0}),
         ("drain", "Drain", {"reason": "a READ is lost"}),
@@ -275,7 +283,8 @@ def words() -> list[dict[str, Any]]:
             "Up",
             {"process": 4, "kind": "reader", "pid": 4712, "host": "", "port": 0, "bound": 0},
         ),
-        ("leaving", "Leaving", {"process": 4}),
+        ("leaving", "Leaving", {"process": 4, "killed": False}),
+        ("leaving-killed", "Leaving", {"process": 4, "killed": True}),
         (
             "trouble",
             "Trouble",
@@ -289,7 +298,7 @@ def words() -> list[dict[str, Any]]:
         ("replace", "Replace", {"process": 3, "reason": "server 3 keeps too much"}),
     ]
     return [
-        vector(name, message, 1, fields, pack({"type": message, **fields}))
+        vector(name, message, 2, fields, pack({"type": message, **fields}))
         for name, message, fields in said
     ]
 

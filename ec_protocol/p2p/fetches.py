@@ -118,7 +118,7 @@ class Fetches:
                 else:
                     self._cancel(fetch)
         self.attempts.peers.close_idle(now)
-        self.attempts.peers.forget_losses(now)
+        self.attempts.peers.rests.forget(now)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do next; None when nothing is pending."""

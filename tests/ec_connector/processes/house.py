@@ -67,6 +67,7 @@ class House:
         settings: dict[str, Any] = {"bind": ("127.0.0.1", 0), **instance}
         timing = Timing(start_s=60.0, stall_s=20.0)
         self.spec = ParentSpec(
+            version=words.VERSION,
             instance=InstanceSpec(
                 engine_id="engine",
                 incarnation="i",

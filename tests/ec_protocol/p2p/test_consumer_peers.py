@@ -68,9 +68,9 @@ def test_losses_are_forgotten_when_nobody_asks_for_those_addresses_again(world: 
         world.waiters.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
         world.reads.peer_lost(peer, world.now)
         world.waiters.leave(f"r{number}", world.now)
-    assert len(world.reads.attempts.peers._losses) == 50
+    assert len(world.reads.attempts.peers.rests._rests) == 50
     world.tick(world.timing.retry_max_interval_s + world.timing.heartbeat_timeout_s)
-    assert world.reads.attempts.peers._losses == {}
+    assert world.reads.attempts.peers.rests._rests == {}
 
 
 def test_any_traffic_makes_a_connection_live(world: World) -> None:
