@@ -401,6 +401,24 @@ def test_while_an_engine_stands_still_nothing_grows_and_everything_goes_on(
     wait_for(lambda: len(os.listdir(f"/proc/{parent}/fd")) <= held, "what waited for the engine")
 
 
+@pytest.mark.clause("EC-14.10")
+def test_an_idle_engine_whose_parent_died_has_another_one_after_its_next_step(
+    producer: Node, consumer: Node
+) -> None:
+    """Nobody else starts one, and nobody serves until then."""
+    address, old = producer.address, everybody(producer)
+    with producer.standing_still():
+        os.kill(old[0], signal.SIGKILL)
+        wait_for(lambda: gone(*old[1:]), "the ends of its children")
+        encoding = consumer.fetch("idle", address, BLOCK, "idle")
+        assert encoding == "failed", "who asks meanwhile falls back"
+    producer.turn()
+    assert parent_of(producer) != old[0]
+    wait_complete(producer)
+    assert producer.address == address
+    served(producer, consumer)
+
+
 def test_the_engines_descriptors_and_processes_are_as_many_as_at_first(
     producer: Node, consumer: Node
 ) -> None:
