@@ -71,6 +71,15 @@ def _families() -> dict[str, Family]:
         Family("vllm:ec_open_grants", "gauge", "Producer: READs of peers that may be running."),
         Family("vllm:ec_active_reads", "gauge", "Consumer: READs that are running."),
         Family(
+            "vllm:ec_producers",
+            "gauge",
+            "Consumer: producers that are not read from as others are. suspect: a READ from it "
+            "was lost or its reader ended, and it has a reader to itself. harmful: that came "
+            "again and again, and it is left alone for a while. unreachable: nobody answered a "
+            "moment ago.",
+            "standing",
+        ),
+        Family(
             "vllm:ec_stuck_processes",
             "gauge",
             "Data processes that were killed and do not exit. What a reader among them was lent "
@@ -241,6 +250,7 @@ class StatsSource:
             "vllm:ec_open_grants": figures.gauge("open_grants") if figures else 0,
             "vllm:ec_active_reads": figures.gauge("active_reads") if figures else 0,
             "vllm:ec_stuck_processes": data.stuck if data else 0,
+            **{f"vllm:ec_producers/{what}": count for what, count in self._producers().items()},
         }
         blocks["held"] = tier.num_blocks - sum(blocks.values())
         return {
@@ -248,6 +258,12 @@ class StatsSource:
             "vllm:ec_blocks_all": tier.num_blocks,
             **others,
         }
+
+    def _producers(self) -> dict[str, int]:
+        data, scheduler = self._instance.data, self._instance.scheduler
+        loans = None if data is None else data.link.loans
+        found = {} if loans is None else loans.circuits.amounts(scheduler.clock())
+        return {what: found.get(what, 0) for what in ("suspect", "harmful", "unreachable")}
 
     def _samples(self) -> dict[str, list[float]]:
         data = self._instance.data

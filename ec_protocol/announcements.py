@@ -182,7 +182,7 @@ def announcement(item: Item, entry: Entry, address: Address) -> dict[str, Any]:
 class Announcer:
     """Says what this producer will serve, and holds it for whoever comes.
 
-    Engine thread, under the tier's lock.
+    Engine thread.
 
     Args:
         copies: What is stored, or about to be.

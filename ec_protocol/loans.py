@@ -7,10 +7,9 @@ one's blocks are quarantined until the reader says *proven*, or the kernel says 
 reader is gone, which proves it for all that was lent to it (EC-14.8). A word acts on the
 loan that it names and on nothing else, so one that comes late does no harm (EC-14.7).
 
-Who has done harm gets company no more. A producer whose READ was lost, or that was being
-read from when its reader died, is *suspect*: its fetches go to the last reader, one
-suspect at a time, so that the next death shows whose doing it was. Who does harm again
-and again is left alone for a while, longer each time.
+Producers that end readers get company no more: ``circuits`` knows who is suspect. One
+reader is kept for suspects, one of them at a time; fetches whose reader died under them
+wait for their turn there, a little while.
 
 Engine thread only. What is to be said to the readers is in ``commands``.
 """
@@ -21,10 +20,11 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final
 from zlib import crc32
 
 from ec_protocol.announcements import Address
+from ec_protocol.circuits import Blame, Circuits, Standing
 from ec_protocol.tables.dispatch import LOAN, Dispatcher
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.encodings import EncodingTier
@@ -33,18 +33,18 @@ from ec_protocol.waiters import Wanted
 
 #: Loans that may be open at once; beyond it requests encode locally.
 MAX_LOANS: Final = 1024
-#: Producers of which is remembered that they have done harm.
-MAX_SUSPECTS: Final = 1024
 #: So often a fetch whose reader died is lent to another one.
 MAX_RELENT: Final = 2
-#: Harm after which a producer is left alone, and for how long the first time.
-_HARMS: Final = 3
-_FIRST_PAUSE_S: Final = 10.0
-_LONGEST_PAUSE_S: Final = 600.0
 
-#: What a reader may say of a loan. That it has exited is the kernel's to say.
-Word = Literal["landed", "failed", "lost", "proven"]
-_WORDS: Final = frozenset(get_args(Word))
+#: What a reader may say of a loan, and the event that it is. That it has exited is the
+#: kernel's to say. ``unreachable``: it failed because nobody answers at that address.
+_WORDS: Final = {
+    "landed": "landed",
+    "failed": "failed",
+    "unreachable": "failed",
+    "lost": "lost",
+    "proven": "proven",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +56,7 @@ class Loan:
         entry: Whose blocks they are.
         reader: The reader process's number.
         wanted: What is fetched.
+        alone: Its producer was suspect: nobody else's fetch shares its reader.
         relent: How many loans for the same fetch ended with their reader.
         lost_at: When its READ was lost, seconds; when it was made, before.
         due: When its reader should have said how it ended, or have exited, at the latest.
@@ -68,6 +69,7 @@ class Loan:
     entry: Entry
     reader: int
     wanted: Wanted
+    alone: bool
     relent: int
     lost_at: float
     due: float
@@ -114,13 +116,13 @@ class EndReader:
 Command = Lend | TakeBack | EndReader
 
 
-@dataclass(slots=True)
-class _Suspect:
-    """A producer that has done harm, and for how long it is left alone."""
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A fetch whose reader died, and that waits to be lent again; until when."""
 
-    harms: int = 0
-    pause_s: float = _FIRST_PAUSE_S
-    not_before: float = 0.0
+    wanted: Wanted
+    relent: int
+    until: float
 
 
 class Loans:
@@ -132,6 +134,7 @@ class Loans:
 
     Attributes:
         counters: What became of loans and words, by name.
+        circuits: What is known of producers.
         on_landed: Called when a fetch has ended with its encoding.
         on_failed: Called when one has ended without.
     """
@@ -145,10 +148,15 @@ class Loans:
         self._commands: list[Command] = []
         self._loans: dict[int, Loan] = {}
         self._by_hash: dict[str, Loan] = {}  # those that are lent
+        self.circuits = Circuits(timing, self.counters)
         self._working: list[int] = []
-        self._killed: set[int] = set()  # and not exited yet
+        self._kept: int | None = None  # the reader that is kept for suspects
+        # Readers that have not exited yet: those that were killed, and those of which is
+        # known whose doing their end is.
+        self._killed: set[int] = set()
+        self._ending: dict[int, set[Address]] = {}
+        self._turns: list[_Turn] = []
         self._ticked_at = 0.0
-        self._suspects: dict[Address, _Suspect] = {}
         self._ids = itertools.count(1)
         tier.recorder.facts("loans", quarantine_s=timing.quarantine_s)
 
@@ -166,7 +174,8 @@ class Loans:
         """Lend an entry's blocks for it; False after counting why not."""
         if self.tier.get(wanted.mm_hash) is not None:
             return False
-        return self._lend(wanted, 0, now)
+        reader = self._reader_for(wanted.source, now)
+        return reader is not None and self._lend(wanted, reader, 0, now)
 
     def unwanted(self, wanted: Wanted, now: float) -> None:
         """Nobody waits: the reader need not go on."""
@@ -180,8 +189,7 @@ class Loans:
 
         One whose READ is lost gets no new work, whoever still counts it (EC-14.9).
         """
-        lost = {loan.reader for loan in self._loans.values() if loan.state != "lent"}
-        self._working = [n for n in readers if n not in lost and n not in self._killed]
+        self._working = [n for n in readers if n not in self._ending and n not in self._killed]
 
     def heard(self, reader: int, word: str, loan_id: int, now: float) -> None:
         """Action ``Landed``, ``Failed``, ``Lost`` or ``Proven``: a reader says so.
@@ -189,12 +197,17 @@ class Loans:
         What names no open loan of this reader, or says what cannot follow, is counted
         and changes nothing (EC-14.7).
         """
-        loan = self._loans.get(loan_id)
-        known = loan is not None and loan.reader == reader and word in _WORDS
-        if loan is None or not known or not LOAN.allows(loan.state, word):
+        loan, event = self._loans.get(loan_id), _WORDS.get(word, "")
+        known = loan is not None and loan.reader == reader and event
+        if loan is None or not known or not LOAN.allows(loan.state, event):
             self.counters["stray_words"] += 1
-        else:
-            self._move(loan, word, word.capitalize(), now)
+            return
+        if word == "unreachable":
+            self.counters["unreachable"] += 1
+            self.circuits.unreachable(loan.wanted.source, now - loan.lost_at, now)
+        elif word == "lost":
+            self._ends(reader, {loan.wanted.source}, "read_lost", now)
+        self._move(loan, event, event.capitalize(), now)
 
     def unsaid(self, loan_id: int, now: float) -> None:
         """The reader could not even be told: nothing is under way."""
@@ -203,26 +216,43 @@ class Loans:
             self.counters["readers_busy"] += 1
             self._move(loan, "failed", "Failed", now)
 
-    def killed(self, reader: int, now: float) -> None:
-        """The reader was killed: it is lent nothing, and is to exit within ``stall_s``."""
+    def killed(self, reader: int, now: float, *, excused: bool = False) -> None:
+        """The reader was killed: it is lent nothing, and is to exit within ``stall_s``.
+
+        Args:
+            reader: Its number.
+            now: Seconds.
+            excused: That it is gone is no producer's doing.
+        """
         self._killed.add(reader)
+        if excused:
+            self._ending.setdefault(reader, set())
         self._working = [number for number in self._working if number != reader]
         for loan in self._loans.values():
             if loan.reader == reader:
                 loan.due = min(loan.due, now + self.timing.stall_s)
 
-    def exited(self, reader: int, now: float) -> None:
-        """Action ``Exited``: the kernel says that the reader is gone (EC-14.8).
+    def _ends(self, reader: int, sources: set[Address], what: Blame, now: float) -> None:
+        """A reader gets no new work, whoever still counts it, and ends for these producers.
 
-        Whose doing it was: of all that it was reading from, unless it had lost a READ, for
-        which it was to be killed. Then others were in bad company, and that is all.
+        One end is one blame, however many READs it takes along.
         """
+        known = self._ending.setdefault(reader, set())
+        self._working = [number for number in self._working if number != reader]
+        if sources - known:
+            self.circuits.blame(sources - known, what, now)
+            known |= sources
+
+    def exited(self, reader: int, now: float) -> None:
+        """Action ``Exited``: the kernel says that the reader is gone (EC-14.8)."""
         self._killed.discard(reader)
         self._working = [number for number in self._working if number != reader]
         mine = [loan for loan in self._loans.values() if loan.reader == reader]
-        if all(loan.state == "lent" for loan in mine):
-            for source in {loan.wanted.source for loan in mine}:
-                self._harm(source, now)
+        sources = {loan.wanted.source for loan in mine if loan.state == "lent"}
+        # If a READ of it was lost that is why it ended, and nobody else's doing.
+        if reader not in self._ending and sources:
+            self.circuits.blame(sources, "reader_ended", now)
+        self._ending.pop(reader, None)
         for loan in mine:
             self._move(loan, "exited", "Exited", now)
 
@@ -230,34 +260,70 @@ class Loans:
     def tick(self, now: float) -> None:
         """Action ``Overdue``: its reader neither says anything nor exits (EC-14.13).
 
-        Action ``RetireLoan``: no proof came within ``quarantine_s`` (EC-14.9).
+        Action ``RetireLoan``: no proof came within ``quarantine_s`` (EC-14.9). Fetches
+        whose turn it is are lent again.
         """
         # What was said while no step was taken may not have been heard yet (EC-14.11).
         looked, self._ticked_at = now - self._ticked_at <= self.timing.stall_s, now
-        for loan in list(self._loans.values()):
-            if loan.state == "lent" and now >= loan.due and looked:
-                if loan.reader not in self._killed:
-                    self.killed(loan.reader, now)
-                    self._commands.append(EndReader(loan.reader))
+        late = [x for x in self._by_hash.values() if now >= x.due] if looked else []
+        for reader in {loan.reader for loan in late}:
+            mine = [loan for loan in late if loan.reader == reader]
+            if reader not in self._killed:
+                self.killed(reader, now)
+                self._commands.append(EndReader(reader))
+            if reader not in self._ending:
+                self._ends(reader, {loan.wanted.source for loan in mine}, "overdue", now)
+            for loan in mine:
                 self._move(loan, "overdue", "Overdue", now)
+        for loan in list(self._loans.values()):
             if loan.state == "lost" and now >= loan.lost_at + self.timing.quarantine_s:
                 self._move(loan, "retire", "RetireLoan", now)
+        self._take_turns(now)
+        self.circuits.forget(now)
+
+    def _take_turns(self, now: float) -> None:
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            if not turn.wanted.waiters or now >= turn.until:
+                self.on_failed(turn.wanted)
+            elif not self._again(turn, now):
+                self._turns.append(turn)
+
+    def _again(self, turn: _Turn, now: float) -> bool:
+        """Whether a fetch was lent again, or is over; else its turn has not come."""
+        entry, source = self.tier.get(turn.wanted.mm_hash), turn.wanted.source
+        if entry is not None:
+            # It was encoded here meanwhile, or is being encoded.
+            if entry.servable:
+                self.on_landed(turn.wanted, entry, now)
+            else:
+                self.on_failed(turn.wanted)
+            return True
+        standing = self.circuits.standing(source, now)
+        if standing != "resting" and self._able(source, standing) is None:
+            return False
+        reader = self._reader_for(source, now)
+        if reader is not None and self._lend(turn.wanted, reader, turn.relent, now):
+            self.counters["relent"] += 1
+        else:
+            self.on_failed(turn.wanted)
+        return True
 
     # --------------------------------------------------------------------- internals
-    def _lend(self, wanted: Wanted, relent: int, now: float) -> bool:
-        """Action ``Lend``."""
+    def _lend(self, wanted: Wanted, reader: int, relent: int, now: float) -> bool:
+        """Action ``Lend``; False after counting why not."""
         if len(self._loans) >= MAX_LOANS:
             self.counters["too_many_loans"] += 1
-            return False
-        reader = self._reader_for(wanted.source, now)
-        if reader is None:
             return False
         entry = self.tier.alloc(wanted.mm_hash, wanted.nbytes, wanted.shape)
         if entry is None:
             self.counters["no_room"] += 1
             return False
+        alone = self.circuits.standing(wanted.source, now) == "suspect"
+        if alone:
+            self._kept = reader
         due = wanted.deadline + self.timing.read_timeout_s + self.timing.stall_s
-        loan = Loan(next(self._ids), entry, reader, wanted, relent, now, due)
+        loan = Loan(next(self._ids), entry, reader, wanted, alone, relent, now, due)
         self._loans[loan.loan_id] = self._by_hash[wanted.mm_hash] = loan
         self.tier.begin_write(entry, ("loan", loan.loan_id))
         self.tier.recorder.touch(loan)
@@ -267,45 +333,38 @@ class Loans:
 
     def _reader_for(self, source: Address, now: float) -> int | None:
         """Who fetches from a producer; None after counting why nobody does."""
-        working = self._working
-        if not working:
-            self.counters["no_reader"] += 1
+        standing = self.circuits.standing(source, now)
+        if standing == "resting":
+            self.counters[f"left_alone_{self.circuits.why(source, now)}"] += 1
             return None
-        suspect = self._suspects.get(source)
-        if suspect is None:
-            clean = working[:-1] or working
-            # Not by ``hash``: that of a text is another one in each process.
-            return clean[crc32("{}:{}".format(*source).encode()) % len(clean)]
-        if now < suspect.not_before:
-            self.counters["left_alone"] += 1
-            return None
-        last = working[-1]
-        for loan in self._by_hash.values():
-            if loan.reader == last and loan.wanted.source != source:
-                self.counters["suspect_waits"] += 1
-                return None
-        return last
+        reader = self._able(source, standing)
+        if reader is None:
+            waits = standing == "suspect" and self._working
+            self.counters["suspect_waits" if waits else "no_reader"] += 1
+        return reader
 
-    def _harm(self, source: Address, now: float) -> None:
-        """A READ from this producer was lost, or its reader died."""
-        self.counters["harms"] += 1
-        suspect = self._suspects.pop(source, None) or _Suspect()
-        while len(self._suspects) >= MAX_SUSPECTS:
-            del self._suspects[next(iter(self._suspects))]
-        self._suspects[source] = suspect
-        suspect.harms += 1
-        if suspect.harms >= _HARMS:
-            suspect.not_before = now + suspect.pause_s
-            suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
+    def _able(self, source: Address, standing: Standing) -> int | None:
+        """Who can fetch from it now: a suspect has the kept reader, or the only one, to itself."""
+        kept = self._keep()
+        if standing == "suspect":
+            reader = next(iter(self._working), None) if kept is None else kept
+            others = (x for x in self._by_hash.values() if x.wanted.source != source)
+            return None if any(loan.reader == reader for loan in others) else reader
+        shared = [number for number in self._working if number != kept]
+        # Not by ``hash``: that of a text is another one in each process.
+        at = crc32("{}:{}".format(*source).encode())
+        return shared[at % len(shared)] if shared else None
 
-    def _has_lost_before(self, loan: Loan) -> bool:
-        """Whether its reader had lost a READ of the same producer: one end, one harm."""
-        return any(
-            other is not loan
-            and other.state != "lent"
-            and (other.reader, other.wanted.source) == (loan.reader, loan.wanted.source)
-            for other in self._loans.values()
-        )
+    def _keep(self) -> int | None:
+        """The reader for suspects: the same while it works, else the youngest of several."""
+        working, kept = self._working, self._kept
+        if kept in working and len(working) == 1:
+            stays = any(x.alone and x.reader == kept for x in self._by_hash.values())
+        else:
+            stays = kept in working
+        if not stays:
+            self._kept = working[-1] if len(working) > 1 else None
+        return self._kept
 
     def _move(self, loan: Loan, event: str, action: str, now: float) -> None:
         tier, entry = self.tier, loan.entry
@@ -339,17 +398,15 @@ class Loans:
         """A loan is not lent any more: what becomes of its fetch."""
         wanted = loan.wanted
         if effect == "accept":
-            # It has shown that it does no harm, alone on its reader if it was suspect.
-            self._suspects.pop(wanted.source, None)
+            if loan.alone:
+                self.circuits.landed(wanted.source)
             self.on_landed(wanted, loan.entry, now)
             return
-        if effect == "quarantine":
-            self._working = [number for number in self._working if number != loan.reader]
-            if not self._has_lost_before(loan):
-                self._harm(wanted.source, now)
         again = event == "exited" and loan.relent < MAX_RELENT
-        worth = bool(wanted.waiters) and now + self.timing.ack_timeout_s < wanted.deadline
-        if again and worth and self._lend(wanted, loan.relent + 1, now):
-            self.counters["relent"] += 1
+        if again and wanted.waiters and now + self.timing.ack_timeout_s < wanted.deadline:
+            until = min(now + self.timing.stall_s, wanted.deadline - self.timing.ack_timeout_s)
+            turn = _Turn(wanted, loan.relent + 1, until)
+            if not self._again(turn, now):
+                self._turns.append(turn)
         else:
             self.on_failed(wanted)

@@ -239,7 +239,15 @@ def words() -> list[dict[str, Any]]:
         (
             "words",
             "Words",
-            {"words": [["landed", 7], ["failed", 8], ["lost", 9], ["proven", 9]]},
+            {
+                "words": [
+                    ["landed", 7],
+                    ["failed", 8],
+                    ["lost", 9],
+                    ["proven", 9],
+                    ["unreachable", 10],
+                ]
+            },
         ),
         (
             "events",
@@ -253,7 +261,7 @@ def words() -> list[dict[str, Any]]:
             },
         ),
         ("events-none", "Events", {"events": [], "missing": 0}),
-        ("hello", "Hello", {"version": 1}),
+        ("hello", "Hello", {"version": 2}),
         (
             "working-server",
             "Working",
@@ -291,7 +299,8 @@ def words() -> list[dict[str, Any]]:
                 "key": "",
             },
         ),
-        ("leaving", "Leaving", {"process": 4}),
+        ("leaving", "Leaving", {"process": 4, "killed": False}),
+        ("leaving-killed", "Leaving", {"process": 4, "killed": True}),
         (
             "trouble",
             "Trouble",
@@ -305,7 +314,7 @@ def words() -> list[dict[str, Any]]:
         ("replace", "Replace", {"process": 3, "reason": "server 3 keeps too much"}),
     ]
     return [
-        vector(name, message, 1, fields, pack({"type": message, **fields}))
+        vector(name, message, 2, fields, pack({"type": message, **fields}))
         for name, message, fields in said
     ]
 

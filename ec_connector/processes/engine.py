@@ -193,6 +193,8 @@ class DataProcesses:
         # Whose they are is looked up first: a descriptor that is closed here may come again
         # as another one's, and a pidfd that is taken for another one's would prove too much.
         found = [(fd, self._by_fd.get(fd)) for fd, _ in self._poll.poll(0)]
+        # Whose parent is gone goes with it: that is to be known before their exits.
+        found.sort(key=lambda one: one[1] is not None)
         for fd, data in found:
             if data is None:
                 self._hear_parent(now)
@@ -260,14 +262,14 @@ class DataProcesses:
             bind = (self._spec.bind[0], up.bound)
             self._spec = msgspec.structs.replace(self._spec, bind=bind)
 
-    def _leaves(self, leaving: words.Leaving, now: float) -> None:
+    def _leaves(self, leaving: words.Leaving, now: float, *, excused: bool = False) -> None:
         data = self._data.get(leaving.process)
         if data is None:
             return
         self.link.reader_leaves(data.number)
         if leaving.killed:
             data.killed_at = min(data.killed_at, now)
-            self.link.reader_killed(data.number, now)
+            self.link.reader_killed(data.number, now, excused=excused)
 
     @property
     def stuck(self) -> int:
@@ -325,8 +327,8 @@ class DataProcesses:
             self._channel.close()
             self._channel = None
         self._parent.gone(now)
-        for data in self._data.values():  # it takes them along
-            self._leaves(words.Leaving(data.number, killed=True), now)
+        for data in self._data.values():  # it takes them along, which is no peer's doing
+            self._leaves(words.Leaving(data.number, killed=True), now, excused=True)
 
     def _again(self, now: float) -> None:
         """Another parent, when the children of the old one are gone, or are stuck.

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -17,6 +18,8 @@ from ec_protocol.offers.engine import Offers
 from ec_protocol.offers.table import Ledger, OfferTable, SlotLocks
 from ec_protocol.p2p import words
 from ec_protocol.tables.timing import Timing
+
+logger = logging.getLogger(__name__)
 
 #: How often it is looked whether the server keeps more than it may.
 _WATCH_S: Final = 1.0
@@ -116,10 +119,10 @@ class Link:
             self._leaving.add(process)
             self._choose()
 
-    def reader_killed(self, process: int, now: float) -> None:
+    def reader_killed(self, process: int, now: float, *, excused: bool = False) -> None:
         """A reader was killed, and is to exit; nothing if it is gone by now."""
         if process in self._readers and self.loans is not None:
-            self.loans.killed(process, now)
+            self.loans.killed(process, now, excused=excused)
 
     def exited(self, process: int, now: float) -> None:
         """The kernel says so: it moves no byte any more (EC-14.8)."""
@@ -153,6 +156,8 @@ class Link:
         if self.loans is not None:
             self.loans.tick(now)
             self._lend(self.loans, now)
+            for note in self.loans.circuits.take_notes():
+                logger.warning("%s", note)
         if self.offers is not None:
             self.offers.catch_up(now)
         if self.events is not None and self.events.pending:
@@ -187,10 +192,7 @@ class Link:
     def _hear(self, process: int, channel: End, now: float) -> None:
         for message in channel.hear():
             for word, loan in message.words if self.loans is not None else ():
-                if word in ("landed", "failed", "lost", "proven"):
-                    self.loans.heard(process, word, loan, now)  # type: ignore[union-attr]
-                else:
-                    self.loans.counters["stray_words"] += 1  # type: ignore[union-attr]
+                self.loans.heard(process, word, loan, now)  # type: ignore[union-attr]
 
     def _lend(self, loans: Loans, now: float) -> None:
         while commands := loans.drain():

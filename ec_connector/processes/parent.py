@@ -355,7 +355,8 @@ class _Parent:
         # Not for ever: one that the kernel cannot end is the engine's to report (EC-14.13).
         until = boottime() + _GOODBYE_S
         for child in list(self._children.values()):
-            if wait_readable(child.pidfd, until - boottime()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.popen.wait(max(0.0, until - boottime()))
                 child.close()
         # The engine does the same, if it is there.
         remove(self.instance.scratch)
@@ -369,6 +370,13 @@ def main(argv: list[str]) -> None:
     # What the engine gave us is passed on by name, and to nobody by accident.
     for fd in spec.fds:
         os.set_inheritable(fd, False)
+    if spec.version != words.VERSION:
+        # It was installed while the engine ran.
+        text = f"the engine speaks version {spec.version}, what is installed now speaks "
+        text += f"{words.VERSION}: restart the instance"
+        engine = Channel.from_fd(spec.engine, words.ToParent)
+        engine.say(words.Trouble(logging.ERROR, text, fatal=True, who="ec-parent"))
+        return
     _Parent(spec).run()
 
 

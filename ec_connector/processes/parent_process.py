@@ -125,6 +125,7 @@ class ParentProcess:
             self._close_status()
             self._status = StatusPage(Shared.create("ec-status-parent", STATUS_BYTES))
             spec = ParentSpec(
+                version=words.VERSION,
                 instance=msgspec.structs.replace(instance, scratch=self._scratch.path),
                 engine=theirs.fileno(),
                 region=region,

@@ -103,6 +103,7 @@ class ParentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What the parent is started with.
 
     Attributes:
+        version: Of the words that the engine speaks.
         instance: The instance.
         engine: Channel to the engine.
         region: The region, for readers: readable and writable.
@@ -115,6 +116,7 @@ class ParentSpec(msgspec.Struct, frozen=True, kw_only=True):
             sessions and incarnations are made of it (EC-8.6, EC-9.2).
     """
 
+    version: int
     instance: InstanceSpec
     engine: int
     status: int

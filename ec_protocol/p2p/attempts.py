@@ -49,7 +49,7 @@ _RETRY_LEFT: Final = READ.mask("retry_left")
 
 
 class Attempts:
-    """Every attempt that is not settled. Under the tier's lock; what peers send never raises.
+    """Every attempt that is not settled. One call at a time; what peers send never raises.
 
     Args:
         tier: Where the encodings go.
@@ -119,7 +119,7 @@ class Attempts:
         """Whether a producer may be asked now; counts why not."""
         if len(self._attempts) >= MAX_ATTEMPTS:
             self.counters["too_many_attempts"] += 1
-        elif self.peers.cooling(key, now):
+        elif self.peers.rests.resting(key, now):
             self.counters["peer_cooling"] += 1
         elif not self.peers.reach(key, now):
             self.counters["too_many_peers"] += 1
@@ -131,7 +131,7 @@ class Attempts:
         """Action ``RequestRead``; None if the producer was lost too recently."""
         peer = self.peers.current(key)
         if peer is None:
-            if self.peers.cooling(key, now):
+            if self.peers.rests.resting(key, now):
                 self.counters["peer_cooling"] += 1
                 return None
             peer = self.peers.connect(key, now)

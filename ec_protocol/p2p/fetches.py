@@ -7,7 +7,7 @@ them out. A fetch is made of attempts, one at a time and all for the same blocks
 ``attempts`` says how each one ended, and here that is applied. The encoding has landed,
 or another attempt follows, or the fetch has failed.
 
-Called under the tier's lock. Nothing that a peer sends raises.
+One call at a time. Nothing that a peer sends raises.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Fetches:
                 else:
                     self._cancel(fetch)
         self.attempts.peers.close_idle(now)
-        self.attempts.peers.forget_losses(now)
+        self.attempts.peers.rests.forget(now)
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do next; None when nothing is pending."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 from ec_protocol.p2p.commands import ClosePeer, Command, OpenPeer, PeerKey
 from ec_protocol.p2p.wire import PREFERRED_VERSION
+from ec_protocol.rests import Rests
 from ec_protocol.tables.dispatch import PEER, Dispatcher
 from ec_protocol.tables.timing import Timing
 from ec_protocol.trace import Recorder
@@ -118,14 +119,6 @@ class Peer:
         }
 
 
-@dataclass(slots=True)
-class _Loss:
-    """The last loss at an address: until when it rests, and how long that is."""
-
-    until: float
-    rest_s: float
-
-
 class PeerTable:
     """The current incarnation of each address, and older ones until they drain.
 
@@ -135,21 +128,16 @@ class PeerTable:
         commands: Where it asks for connections and their ends.
 
     Attributes:
-        cooldown_s: After a loss the address is not tried again for this long at most, so
-            that a dead producer costs each request nothing instead of a timeout. It is
-            less where the loss took less to see: one that refuses, as while another
-            process takes its place, may soon be there again.
+        rests: Addresses that were lost, which are not tried again for a while.
     """
 
     def __init__(self, timing: Timing, recorder: Recorder, commands: list[Command]) -> None:
-        self.cooldown_s = timing.heartbeat_timeout_s
+        self.rests = Rests(timing)
         self._idle_s = IDLE_TTLS * timing.heartbeat_ttl_s
-        self._least_s = timing.retry_max_interval_s
         self._recorder = recorder
         self._commands = commands
         self._current: dict[PeerKey, Peer] = {}
         self._down: dict[int, Peer] = {}
-        self._losses: dict[PeerKey, _Loss] = {}
         self._ids = itertools.count(1)
 
     def current(self, key: PeerKey) -> Peer | None:
@@ -188,17 +176,15 @@ class PeerTable:
         """When ``close_idle`` has something to do next; None when nobody is idle."""
         return min((peer.last_used + self._idle_s for peer in self.idle()), default=None)
 
-    def cooling(self, key: PeerKey, now: float) -> bool:
-        """Whether the address was lost too recently to be tried."""
-        loss = self._losses.get(key)
-        return loss is not None and now < loss.until
+    def was_lost(self, key: PeerKey) -> bool:
+        """Whether the address was lost lately and has not been tried since."""
+        return key in self.rests and key not in self._current
 
     def open(self, key: PeerKey, now: float) -> Peer:
         """A new incarnation in ``connecting``."""
         peer = Peer(next(self._ids), key, now, now)
         self._current[key] = peer
-        if key in self._losses:
-            self._losses[key].until = now
+        self.rests.tried(key, now)
         self._record(peer, "PeerOpen")
         return peer
 
@@ -239,15 +225,8 @@ class PeerTable:
             del self._current[peer.key]
         self._down[peer.peer_id] = peer
         if event == "lost":
-            self._rest(peer.key, tried, now)
+            self.rests.lost(peer.key, tried, now)
         self._record(peer, "PeerDown")
-
-    def _rest(self, key: PeerKey, tried: float, now: float) -> None:
-        """An address is left alone: as long as it was tried in vain, and twice the last time."""
-        last = self._losses.get(key)
-        rest_s = max(tried, self._least_s, 0.0 if last is None else 2 * last.rest_s)
-        rest_s = min(rest_s, self.cooldown_s)
-        self._losses[key] = _Loss(now + rest_s, rest_s)
 
     def drain(self, peer: Peer) -> bool:
         """Action ``PeerDrained``, if nothing refers to the incarnation any more."""
@@ -257,11 +236,6 @@ class PeerTable:
         del self._down[peer.peer_id]
         self._record(peer, "PeerDrained")
         return True
-
-    def forget_losses(self, now: float) -> None:
-        """Drop losses that another one does not follow, so that the table does not grow."""
-        for key in [k for k, loss in self._losses.items() if now >= loss.until + self.cooldown_s]:
-            del self._losses[key]
 
     def _record(self, peer: Peer, action: str) -> None:
         self._recorder.action(action, peer, peer=peer.peer_id)

@@ -97,9 +97,14 @@ class Reader:
     def words(self) -> list[tuple[str, int]]:
         """Take what the engine is to be told, in order."""
         words, self._blocks.words = self._blocks.words, []
-        for _, loan in words:
-            self._wanted.pop(loan, None)
-        return words
+        return [(self._said(word, loan), loan) for word, loan in words]
+
+    def _said(self, word: str, loan: int) -> str:
+        """The word, and with a failure whether it is because nobody answers there (EC-9.4)."""
+        wanted = self._wanted.pop(loan, None)
+        peers = self.fetches.attempts.peers
+        lost = wanted is not None and peers.was_lost(wanted.source)
+        return "unreachable" if word == "failed" and lost else word
 
     def commands(self) -> list[Command]:
         """Take what is to be done on the network, in order."""

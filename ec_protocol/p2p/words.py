@@ -18,7 +18,7 @@ import msgspec
 from ec_protocol.errors import RemoteProtocolError
 
 #: Version of these messages and of the shared memory.
-VERSION: Final = 1
+VERSION: Final = 2
 #: Longest message.
 MAX_BYTES: Final = 64 << 10
 
@@ -60,7 +60,7 @@ class TakeBack(_Said, tag=True, frozen=True):
 
 # ------------------------------------------------------------------ reader to engine
 class Words(_Said, tag=True, frozen=True):
-    """How loans ended: ``landed``, ``failed``, ``lost`` or ``proven``, and which."""
+    """How loans ended, and which; see ``loans.Loans.heard`` for the words."""
 
     words: list[tuple[str, int]]
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from ec_protocol import circuits
 from ec_protocol import loans as module
-from ec_protocol.loans import EndReader, Lend, Loan, TakeBack
+from ec_protocol.loans import Lend, Loan, TakeBack
 from ec_protocol.tables.dispatch import LOAN
+from ec_protocol.tier.copies import CopyTable
 from ec_protocol.waiters import Address, Wanted
-from tests.world.lending import BAD, BLOCK, GOOD, START, World, died
+from tests.world.lending import BAD, BLOCK, GOOD, START, World, died, pass_time
 
 
 @pytest.fixture
@@ -77,6 +79,7 @@ def test_the_exit_of_a_reader_brings_all_back_that_was_lent_to_it(world: World) 
     world.loans.exited(1, world.now)
     assert (lost.state, lent.state) == ("returned", "returned")
     assert (world.tier.free_blocks, len(world.loans)) == (7, 0)
+    pass_time(world, world.timing.stall_s)
     assert world.ended == [("a", "landed"), ("b", "failed"), ("c", "failed")]
     world.tier.check()
 
@@ -102,92 +105,14 @@ def test_without_a_proof_blocks_are_retired_and_not_a_moment_before(world: World
     world.tier.check()
 
 
-# ------------------------------------------------------------- a reader that does not end
-def pass_time(world: World, seconds: float) -> None:
-    """The engine takes steps all the while."""
-    end = world.now + seconds
-    while world.now < end:
-        world.now = min(end, world.now + world.timing.stall_s / 2)
-        world.loans.tick(world.now)
-
-
-@pytest.mark.clause("EC-14.13")
-def test_who_waits_for_a_reader_that_was_killed_and_does_not_exit_waits_no_more(
-    world: World,
-) -> None:
-    loan = world.lend()
-    world.loans.killed(loan.reader, world.now)
-    pass_time(world, world.timing.stall_s - 0.001)
-    assert (loan.state, world.ended) == ("lent", []), "it may still exit"
-    pass_time(world, 0.001)
-    assert (loan.state, loan.entry.state) == ("lost", "quarantined")
-    assert world.ended == [("h", "failed")]
-    assert world.loans.counters["overdue"] == 1
-    assert world.loans.drain() == [], "it was killed already"
-    # Its name is free, its blocks are not.
-    assert (world.tier.get("h"), world.tier.free_blocks) == (None, 7)
-    pass_time(world, world.timing.quarantine_s)
-    assert (loan.state, world.tier.retired_blocks) == ("retired", 1)
-    pass_time(world, 10 * world.timing.quarantine_s)
-    assert world.tier.free_blocks == 7, "time proves nothing"
-    world.loans.exited(loan.reader, world.now)
-    assert (loan.state, world.tier.free_blocks, world.tier.retired_blocks) == ("returned", 8, 0)
-    world.tier.check()
-
-
-@pytest.mark.clause("EC-14.13")
-def test_a_reader_that_was_killed_is_lent_nothing_whoever_still_counts_it(world: World) -> None:
-    reader = world.lend("a").reader
-    world.loans.killed(reader, world.now)
-    world.loans.working([1, 2])
-    assert {world.lend(name, (name, 1)).reader for name in "bcd"} == {3 - reader}
-    world.loans.exited(reader, world.now)
-    world.loans.working([1, 2])
-    assert len({world.lend(n, (f"host-{n}", 1)).reader for n in "efgh"}) >= 1
-
-
-@pytest.mark.clause("EC-14.13")
-def test_a_reader_that_says_nothing_of_a_loan_is_ended(world: World) -> None:
-    """It gives its signs of life, and has forgotten what it was lent."""
-    loan, timing = world.lend(), world.timing
-    pass_time(world, timing.fetch_budget_s + timing.read_timeout_s + timing.stall_s - 0.001)
-    assert loan.state == "lent"
-    pass_time(world, 0.001)
-    assert loan.state == "lost"
-    assert world.loans.drain() == [EndReader(loan.reader)]
-    pass_time(world, 1.0)
-    assert world.loans.drain() == [], "once"
-    assert world.lend("b", ("b", 1)).reader == 3 - loan.reader
-
-
-@pytest.mark.clause("EC-14.11")
-@pytest.mark.clause("EC-14.13")
-def test_nobody_is_late_while_no_step_is_taken(world: World) -> None:
-    """What was said meanwhile is heard in the step after it."""
-    loan = world.lend()
-    world.loans.tick(world.now)
-    world.loans.killed(loan.reader, world.now)
-    world.now += 1000.0
-    world.loans.tick(world.now)
-    assert loan.state == "lent"
-    world.loans.tick(world.now)
-    assert loan.state == "lost"
-
-
-@pytest.mark.clause("EC-14.7")
-@pytest.mark.parametrize("word", ["landed", "failed", "lost"])
-def test_a_word_about_what_is_overdue_comes_too_late(world: World, word: str) -> None:
-    """It may say so and go on: its exit is the proof."""
-    loan = world.lend()
-    world.loans.killed(loan.reader, world.now)
-    pass_time(world, world.timing.stall_s)
-    before = world.picture()
-    world.says(word, loan)
-    assert (world.picture(), world.loans.counters["stray_words"]) == (before, 1)
-
-
 # ------------------------------------------------------------------------ stray words
-WORDS = ("landed", "failed", "lost", "proven")
+WORDS = {
+    "landed": "landed",
+    "failed": "failed",
+    "unreachable": "failed",
+    "lost": "lost",
+    "proven": "proven",
+}
 STATES = ("lent", "lost", "retired", "returned")
 
 
@@ -200,7 +125,7 @@ def test_a_word_that_cannot_follow_changes_nothing(state: str, word: str) -> Non
     loan = world.bring(state)
     before = world.picture()
     world.says(word, loan)
-    follows = word in WORDS and LOAN.allows(state, word)
+    follows = word in WORDS and LOAN.allows(state, WORDS[word])
     assert (world.picture() == before) != follows
     assert world.loans.counters["stray_words"] == (0 if follows else 1)
     world.tier.check()
@@ -262,7 +187,7 @@ def test_a_fetch_whose_reader_died_is_lent_to_another_and_the_request_waits_on(
 def test_a_fetch_is_relent_no_more_than_so_often(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_HARMS", 100)
+    monkeypatch.setattr(circuits, "HARMS", 100)
     loan: Loan | None = world.lend()
     lent = 0
     while loan is not None:
@@ -286,12 +211,64 @@ def test_a_fetch_without_time_for_an_answer_is_not_relent(world: World, left: fl
     assert (died(world, loan) is not None) == (left > 0)
 
 
-def test_without_another_reader_it_fails(world: World) -> None:
+@pytest.mark.parametrize("comes", [True, False])
+def test_without_another_reader_it_waits_a_little(world: World, comes: bool) -> None:
+    """A spare takes its place in a moment."""
     world.loans.working([1])
     loan = world.lend()
     world.loans.exited(1, world.now)
-    assert (world.ended, loan.entry.state) == ([("h", "failed")], "freed")
-    assert world.loans.counters["no_reader"] == 1
+    assert (world.ended, loan.entry.state) == ([], "freed")
+    pass_time(world, world.timing.stall_s - 0.001)
+    assert (world.ended, world.loans.drain()) == ([], [])
+    if comes:
+        world.loans.working([2, 3])
+    pass_time(world, 0.0005)
+    world.loans.tick(world.now)
+    lent = [one for one in world.loans.drain() if isinstance(one, Lend)]
+    assert len(lent) == comes
+    pass_time(world, 0.001)
+    assert world.ended == ([] if comes else [("h", "failed")])
+    assert world.fetch("h", GOOD, "r-h") == ("pending" if comes else "failed")
+
+
+def test_who_waits_for_a_turn_and_leaves_ends_it(world: World) -> None:
+    world.loans.working([1])
+    world.lend()
+    world.loans.exited(1, world.now)
+    world.waiters.leave("r-h", world.now)
+    world.loans.working([2, 3])
+    world.loans.tick(world.now)
+    assert (world.loans.drain(), world.ended, len(world.waiters)) == ([], [("h", "failed")], 0)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_was_encoded_here_meanwhile_needs_no_turn(world: World, landed: bool) -> None:
+    world.loans.working([1])
+    world.lend()
+    world.loans.exited(1, world.now)
+    copies = CopyTable(world.tier)
+    copy = copies.plan_save("h", BLOCK)
+    assert copy is not None
+    copies.submit(copy)
+    if landed:
+        copies.report(copy.copy_id, 0, landed=True)
+    world.loans.working([2, 3])
+    world.loans.tick(world.now)
+    assert (world.loans.drain(), len(world.loans)) == ([], 0)
+    assert world.ended == [("h", "landed" if landed else "failed")]
+    assert len(world.holds) == landed
+
+
+def test_a_turn_takes_no_longer_than_the_budget(world: World) -> None:
+    world.loans.working([1])
+    loan = world.lend()
+    last = loan.wanted.deadline - world.timing.ack_timeout_s
+    world.now = last - 0.5
+    world.loans.exited(1, world.now)
+    world.loans.tick(last - 0.001)
+    assert world.ended == []
+    world.loans.tick(last)
+    assert world.ended == [("h", "failed")]
 
 
 def test_a_lost_read_is_not_tried_again(world: World) -> None:
@@ -352,7 +329,7 @@ def test_a_reader_with_a_lost_read_gets_no_new_work_whoever_still_counts_it(
     loan = world.bring("lost")
     other = 3 - loan.reader
     clean: Address = ("clean", 1)
-    for name, source in (("a", GOOD), ("b", clean)):
+    for name, source in (("b", clean), ("a", GOOD)):
         assert world.lend(name, source).reader == other
         world.says("landed", world.loans._by_hash[name])
     world.loans.working([1, 2])

@@ -73,10 +73,10 @@ class LoansMachine(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------- the engine
     @rule(name=NAMES, source=SOURCES, waiter=WAITERS)
-    def wants(self, name: str, source: Address, waiter: str) -> None:
+    def wants(self, name: str, source: Address, waiter: str, unsaid: bool = False) -> None:
         if self.tier.get(name) is None or self.waiters.fetching(name):
             self.waiters.fetch(name, source, SIZES[name] * BLOCK, None, waiter, self.now)
-        self.tells()
+        self.tells(unsaid)
 
     @rule(waiter=WAITERS)
     def leaves(self, waiter: str) -> None:
@@ -109,6 +109,8 @@ class LoansMachine(RuleBasedStateMachine):
             if isinstance(command, Lend):
                 assert command.loan.loan_id not in self.ids, "a number is used once"
                 self.ids.add(command.loan.loan_id)
+                source = command.loan.wanted.source
+                assert self.loans.circuits.standing(source, self.now) != "resting"
                 if not said:
                     self.loans.unsaid(command.loan.loan_id, self.now)
                     continue
@@ -117,9 +119,7 @@ class LoansMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, source=SOURCES, waiter=WAITERS)
     def wants_what_cannot_be_said(self, name: str, source: Address, waiter: str) -> None:
-        if self.tier.get(name) is None and not self.waiters.fetching(name):
-            self.waiters.fetch(name, source, SIZES[name] * BLOCK, None, waiter, self.now)
-        self.tells(unsaid=True)
+        self.wants(name, source, waiter, unsaid=True)
 
     @precondition(lambda self: self.words)
     @rule(pick=PICK, how=st.sampled_from(["hear", "hear", "hear", "twice", "lose"]))
@@ -134,16 +134,11 @@ class LoansMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.loans))
     @rule(pick=PICK, word=st.sampled_from(["landed", "failed", "lost", "proven", "exited"]))
-    def hears_what_another_reader_must_not_say(self, pick: int, word: str) -> None:
-        """Of a loan that was made to somebody else, who has said nothing of the kind."""
+    def hears_what_nobody_may_say(self, pick: int, word: str) -> None:
+        """Of a loan that was made to somebody else; or what only we may say."""
         loan = list(self.loans._loans.values())[pick % len(self.loans)]
         self.loans.heard(loan.reader + 1 + pick % 2, word, loan.loan_id, self.now)
-
-    @precondition(lambda self: len(self.loans))
-    @rule(pick=PICK, word=st.sampled_from(["exited", "retire", "take_back"]))
-    def hears_what_no_reader_must_say(self, pick: int, word: str) -> None:
-        loan = list(self.loans._loans.values())[pick % len(self.loans)]
-        self.loans.heard(loan.reader, word, loan.loan_id, self.now)
+        self.loans.heard(loan.reader, "take_back" if pick % 2 else "exited", loan.loan_id, self.now)
 
     @precondition(lambda self: self.unknown_exits())
     @rule(pick=PICK)
@@ -192,7 +187,6 @@ class LoansMachine(RuleBasedStateMachine):
         if reader is not None:
             reader.stands_still = True
 
-    @precondition(lambda self: self.processes.numbers("starting"))
     @rule()
     def gets_ready(self) -> None:
         for number in self.processes.numbers("starting"):
@@ -253,6 +247,32 @@ class LoansMachine(RuleBasedStateMachine):
             reader.reads.clear()
         self.saves(other)
 
+    @rule(names=st.permutations("abcd"), sources=st.permutations(range(6)), early=st.booleans())
+    def a_suspect_meets_others(self, names: list[str], sources: list[int], early: bool) -> None:
+        """Who is blamed is fetched from again while other readers come and go."""
+        (bad, good), (one, two, three, _) = [(f"host-{n}", 1) for n in sources[:2]], names
+        if early:
+            self.wants(two, good, "r2")
+        self.fetch_until(one, bad, "r1", 3, three)
+        self.leaves("r1")
+        self.everybody_is_replaced()
+        self.wants(one, bad, "r1")
+        loan = self.loans._by_hash.get(one)
+        for reader in self.readers.values():
+            if loan is not None and reader.number != loan.reader and reader.alive:
+                reader.alive = False
+                reader.reads.clear()
+                break
+        self.wants(three, good, "r3")
+        self.everybody_is_replaced()
+        self.wants(two, good, "r2")
+
+    def everybody_is_replaced(self) -> None:
+        """Who died is known to be gone, and the next one works."""
+        while self.unknown_exits():
+            self.learns_of_an_exit(0)
+        self.gets_ready()
+
     def reading(self, reader: Reader, loan_id: int) -> Read | None:
         return next((read for read in reader.reads if read.loan.loan_id == loan_id), None)
 
@@ -266,7 +286,7 @@ class LoansMachine(RuleBasedStateMachine):
         if read is None:
             if how == "fails":
                 del reader.work[loan_id]
-                self.says(reader, "failed", loan_id)
+                self.says(reader, "unreachable" if pick % 2 else "failed", loan_id)
             else:
                 reader.reads.append(Read(loan, blocks_of(loan.entry)))
         elif how == "loses":
@@ -353,7 +373,10 @@ class LoansMachine(RuleBasedStateMachine):
     @invariant()
     def who_waits_has_a_loan(self) -> None:
         lent = [loan for loan in self.loans._loans.values() if loan.state == "lent"]
-        assert sorted(loan.wanted.mm_hash for loan in lent) == sorted(self.waiters._wanted)
+        names = [loan.wanted.mm_hash for loan in lent]
+        names += [turn.wanted.mm_hash for turn in self.loans._turns]
+        assert sorted(names) == sorted(self.waiters._wanted)
+        assert all(self.now < turn.until for turn in self.loans._turns)
         assert self.loans._by_hash == {loan.wanted.mm_hash: loan for loan in lent}
 
     @invariant()
@@ -369,25 +392,11 @@ class LoansMachine(RuleBasedStateMachine):
             assert loan.reader not in self.processes.stuck
 
     @invariant()
-    def one_suspect_at_a_time(self) -> None:
-        """Of those that were suspect when they were lent to, no two share a reader."""
-        working = self.loans._working
-        if len(working) > 1:
-            there = [x for x in self.loans._by_hash.values() if x.reader == working[-1]]
-            fresh = {x.wanted.source for x in there if x.loan_id in self.suspect_when_lent}
-            assert len(fresh) <= 1
-
-    @property
-    def suspect_when_lent(self) -> set[int]:
-        if not hasattr(self, "_suspect"):
-            self._suspect: set[int] = set()
-            self._seen: set[int] = set()
-        for loan in self.loans._by_hash.values():
-            if loan.loan_id not in self._seen:
-                self._seen.add(loan.loan_id)
-                if loan.wanted.source in self.loans._suspects:
-                    self._suspect.add(loan.loan_id)
-        return self._suspect
+    def a_suspect_has_its_reader_to_itself(self) -> None:
+        lent = list(self.loans._by_hash.values())
+        for loan in lent:
+            others = [x for x in lent if x.reader == loan.reader]
+            assert not loan.alone or len({x.wanted.source for x in others}) == 1
 
     def teardown(self) -> None:
         """When every reader is gone, everything has come back and nobody waits."""

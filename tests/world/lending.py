@@ -88,3 +88,11 @@ def died(world: World, loan: Loan) -> Loan | None:
     world.loans.exited(loan.reader, world.now)
     commands = world.loans.drain()
     return commands[0].loan if commands and isinstance(commands[0], Lend) else None
+
+
+def pass_time(world: World, seconds: float) -> None:
+    """The engine takes steps all the while."""
+    end = world.now + seconds
+    while world.now < end:
+        world.now = min(end, world.now + world.timing.stall_s / 2)
+        world.loans.tick(world.now)

@@ -124,6 +124,13 @@ def test_a_message_that_is_cut_off_is_garbage(pair: Pair) -> None:
     pair.raw.send(whole[:-5000])
     assert pair.channel.hear() == []
     assert pair.channel.garbage == 2
+    # What is left of it may make sense.
+    around = len(words.encode(words.Failing("x" * 60_000))) - 60_000
+    full = words.encode(words.Failing("x" * (words.MAX_BYTES - around)))
+    assert len(full) == words.MAX_BYTES
+    pair.raw.send(full + b"!")
+    assert pair.channel.hear() == []
+    assert pair.channel.garbage == 3
 
 
 def test_messages_of_the_other_direction_are_garbage(pair: Pair) -> None:

@@ -139,6 +139,10 @@ def test_what_a_reader_said_before_its_end_counts() -> None:
     world.link.exited(READER, world.now)
     assert world.engine.tier.get("a").servable  # type: ignore[union-attr]
     assert world.engine.tier.get("b") is None
+    assert world.ask("b", "r2") == "pending", "another reader may come"
+    for _ in range(2):
+        world.now += world.engine.timing.stall_s
+        world.turn()
     assert world.ask("b", "r2") == "failed"
 
 

@@ -207,6 +207,11 @@ def test_a_size_beyond_the_page_is_not_followed(shared: Shared) -> None:
     for size in (STATUS_BYTES, 1 << 31, (1 << 32) - 1):
         write_raw(shared, b"\x80", size=size)
         assert StatusPage(shared).read() == {}
+    # What lies on the page may make sense up to its end.
+    room = STATUS_BYTES - memory._STATUS_AT - memory._SIZE.size
+    text = b"x" * (room - 6)
+    write_raw(shared, b"\x81\xa1a\xda" + len(text).to_bytes(2, "big") + text, size=room + 1)
+    assert StatusPage(shared).read() == {}
 
 
 def test_no_bytes_at_all_raise_anything(shared: Shared) -> None:

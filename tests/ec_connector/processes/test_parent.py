@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,9 @@ needs("zmq", "msgspec")
 from ec_connector.processes import parent as parent_module
 from ec_protocol.p2p import words
 from tests.ec_connector.processes.alive import children
-from tests.ec_connector.processes.house import House
 
+pytest_plugins = ["tests.ec_connector.processes.house"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
-
-
-@pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
-    made: list[House] = []
-    # Others of this process are none of ours: multiprocessing keeps helpers until its end.
-    others = set(children(os.getpid()))
-
-    def go(body: str, **instance: Any) -> House:
-        made.append(House(body, monkeypatch, **instance))
-        made[-1].others = others
-        return made[-1]
-
-    yield go
-    for one in made:
-        one.close()
-    assert set(children(os.getpid())) <= others
 
 
 def test_who_works_is_handed_on_with_channel_pidfd_and_page(house: Any) -> None:
@@ -155,17 +138,24 @@ wait(words.Take); parent.say(words.Working("h", 1, 1))
 """
     made = house(body)
     made.until(lambda: made.of(words.Up), "Up")
+    for child in made.parent._children.values():
+        child.status.beat(math.inf)
+        made.parent._hear(child)
+    beats = [one.beat_at for one in made.parent.processes._all.values()]
+    assert max(beats) <= parent_module.boottime(), "nobody has lived later than now"
 
 
 @pytest.mark.clause("EC-14.4")
-def test_what_an_engine_does_not_take_is_bounded(house: Any) -> None:
+def test_what_an_engine_does_not_take_is_bounded(house: Any, monkeypatch) -> None:
+    monkeypatch.setattr(parent_module, "_MAX_UNSAID", 10)
     body = "ready(); parent.say(words.Working())\nwhile parent.open:\n"
     made = house(body + '    parent.say(words.Trouble(30, "y" * 3000)); wait_a_bit = 0')
     made.until(lambda: made.of(words.Up), "Up")
-    for _ in range(300):
-        made.parent._look()
-        made.parent._tell_engine()
-    assert len(made.parent._unsaid) <= parent_module._MAX_UNSAID + 4
+    look = made.parent._look
+    made.until(lambda: len(made.parent._unsaid) >= 10, "as many as may wait", look)
+    for _ in range(100):
+        look()
+    assert len(made.parent._unsaid) <= 10 + 4
 
 
 def test_one_that_cannot_be_watched_is_not_left_running(house: Any, monkeypatch) -> None:
@@ -193,6 +183,39 @@ def test_the_engine_may_have_one_killed(house: Any) -> None:
     made.engine.say(words.Replace(victim, "it keeps too much"))
     made.until(lambda: len(made.of(words.Up)) == 2, "the next")
     assert made.troubles() == ["it keeps too much", f"server {victim} is killed: replaced"]
+
+
+@pytest.mark.clause("EC-14.9")
+def test_another_one_takes_the_place_of_a_reader_that_drains(house: Any) -> None:
+    body = 'ready(); parent.say(words.Working()); parent.say(words.Drain("a READ is lost"))'
+    made = house(body, bind=None, readers=1)
+    made.until(lambda: len(made.of(words.Up)) == 2, "the next")
+    assert made.of(words.Leaving)[0].process == made.of(words.Up)[0].process
+
+
+@pytest.mark.clause("EC-9.5")
+def test_those_who_come_and_go_leave_no_descriptor(house: Any) -> None:
+    made = house("ready(); parent.say(words.Working())")
+    descriptors = []
+    for number in range(1, 5):
+        made.until(lambda n=number: len(made.of(words.Up)) == n, "one that works")
+        made.until(lambda: made.parent.processes.numbers("spare"), "one that stands by")
+        while made.fds:
+            os.close(made.fds.pop())
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+        os.kill(made.of(words.Up)[-1].pid, signal.SIGKILL)
+    assert descriptors == [descriptors[0]] * 4
+
+
+def test_who_works_may_say_goodbye(house: Any, monkeypatch) -> None:
+    monkeypatch.setattr(parent_module, "_GOODBYE_S", 60.0)
+    made = house("ready(); parent.say(words.Working()); wait(words.Stop); os._exit(7)")
+    made.until(lambda: made.of(words.Up), "Up")
+    (works,) = [child.popen for child in made.parent._children.values() if child.works]
+    made.parent._stopping = True
+    made.parent._end()
+    made.ended = True
+    assert works.wait(60) == 7
 
 
 @pytest.mark.clause("EC-14.13")

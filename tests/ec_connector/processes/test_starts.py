@@ -26,6 +26,7 @@ from ec_connector.processes import engine as engine_end
 from ec_connector.processes import parent_process
 from ec_connector.processes.engine import DataProcessError
 from ec_protocol.errors import ECError
+from ec_protocol.p2p import words
 from tests import ROOT
 from tests.ec_connector.processes.alive import (
     children,
@@ -100,6 +101,14 @@ def test_a_host_that_is_none_names_it_and_the_setting() -> None:
 def test_a_backend_that_is_none_names_it_and_the_setting(role: str) -> None:
     extra = {**PATIENT, "ec_nixl_backends": ["NOPE"]}
     refused("NOPE", "ec_nixl_backends", role=role, extra=extra)
+
+
+@pytest.mark.clause("EC-14.4")
+def test_an_engine_that_is_older_than_what_is_installed_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(words, "VERSION", 99)
+    refused("the engine speaks version 99", "restart the instance", extra=PATIENT)
 
 
 def test_without_nixl_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

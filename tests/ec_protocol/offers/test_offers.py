@@ -305,7 +305,13 @@ def test_no_number_is_no_lease() -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"\xff" * RECORD_BYTES, b"\x02" + b"\xff" * 15 + b"\0" * (RECORD_BYTES - 16)]
+    "garbage",
+    [
+        b"\xff" * RECORD_BYTES,
+        b"\x02" + b"\xff" * 15 + b"\0" * (RECORD_BYTES - 16),
+        struct.pack("<BxHHxxQ", 2, 1, 0, BLOCK) + b"\xff" * (RECORD_BYTES - 16),
+    ],
+    ids=["noise", "lengths", "a name that is no text"],
 )
 def test_a_record_that_makes_no_sense_is_not_granted(garbage: bytes) -> None:
     world = World()

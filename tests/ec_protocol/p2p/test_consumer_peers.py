@@ -68,9 +68,9 @@ def test_losses_are_forgotten_when_nobody_asks_for_those_addresses_again(world: 
         world.waiters.fetch(f"h{number}", peer, N, None, f"r{number}", world.now)
         world.reads.peer_lost(peer, world.now)
         world.waiters.leave(f"r{number}", world.now)
-    assert len(world.reads.attempts.peers._losses) == 50
+    assert len(world.reads.attempts.peers.rests._rests) == 50
     world.tick(world.timing.retry_max_interval_s + world.timing.heartbeat_timeout_s)
-    assert world.reads.attempts.peers._losses == {}
+    assert world.reads.attempts.peers.rests._rests == {}
 
 
 def test_any_traffic_makes_a_connection_live(world: World) -> None:
@@ -264,7 +264,7 @@ def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
     world.reads.read_error(attempt, world.now)
     world.tick(IDLE_TTLS * world.timing.heartbeat_ttl_s + 1.0)
     assert ClosePeer(PRODUCER) not in world.commands
-    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     world.tick()
     assert world.commands[-1] == ClosePeer(PRODUCER)
 

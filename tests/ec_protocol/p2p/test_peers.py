@@ -21,7 +21,7 @@ NOW = 1000.0
 
 def made(trace: Trace | None = None) -> PeerTable:
     table = PeerTable(Timing(), Recorder(trace), [])
-    table.cooldown_s = 4.0
+    table.rests._most_s = 4.0
     return table
 
 
@@ -69,7 +69,7 @@ def test_a_replaced_incarnation_leaves_the_new_one_current() -> None:
     table.down(old, "replaced", NOW)
     assert table.current(KEY) is new
     assert set(table.all()) == {old, new}
-    assert not table.cooling(KEY, NOW), "somebody answers at the address"
+    assert not table.rests.resting(KEY, NOW), "somebody answers at the address"
 
 
 def test_only_a_peer_that_was_heard_can_be_replaced() -> None:
@@ -109,11 +109,11 @@ LEAST_S = Timing().retry_max_interval_s
 
 def rests(table: PeerTable, now: float) -> float:
     """How long an address is left alone that has just been lost, seconds."""
-    loss = table._losses[KEY]
-    assert table.cooling(KEY, now)
-    assert table.cooling(KEY, math.nextafter(loss.until, 0.0))
-    assert not table.cooling(KEY, loss.until)
-    assert not table.cooling(("other", 1), now)
+    loss = table.rests._rests[KEY]
+    assert table.rests.resting(KEY, now)
+    assert table.rests.resting(KEY, math.nextafter(loss.until, 0.0))
+    assert not table.rests.resting(KEY, loss.until)
+    assert not table.rests.resting(("other", 1), now)
     return loss.until - now
 
 
@@ -147,11 +147,11 @@ def test_losses_in_a_row_make_it_rest_longer(heard: bool) -> None:
             table.heard(peer)
         table.down(peer, "lost", now)
         found.append(rests(table, now))
-        now = table._losses[KEY].until
-        table.forget_losses(now)
+        now = table.rests._rests[KEY].until
+        table.rests.forget(now)
     assert found == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0]
     now += 4.0
-    table.forget_losses(now)
+    table.rests.forget(now)
     table.down(table.open(KEY, now), "lost", now)
     assert rests(table, now) == LEAST_S, "a quiet while, and it is as at first"
 
@@ -159,14 +159,14 @@ def test_losses_in_a_row_make_it_rest_longer(heard: bool) -> None:
 def test_a_closed_address_does_not_cool_down() -> None:
     table = made()
     table.down(table.open(KEY, NOW), "close", NOW)
-    assert not table.cooling(KEY, NOW)
+    assert not table.rests.resting(KEY, NOW)
 
 
 def test_opening_ends_the_cool_down() -> None:
     table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)
     table.open(KEY, NOW + 1.0)
-    assert not table.cooling(KEY, NOW + 1.0)
+    assert not table.rests.resting(KEY, NOW + 1.0)
 
 
 @pytest.mark.clause("EC-9.5")
@@ -177,10 +177,10 @@ def test_nothing_about_peers_grows_with_time() -> None:
         peer = table.open(("host", i), now)
         table.down(peer, "lost", now)
         table.drain(peer)
-        table.forget_losses(now)
-        assert len(table._losses) <= 5
-    table.forget_losses(NOW + 1000)
-    assert (table._losses, table._current, table._down) == ({}, {}, {})
+        table.rests.forget(now)
+        assert len(table.rests._rests) <= 5
+    table.rests.forget(NOW + 1000)
+    assert (table.rests._rests, table._current, table._down) == ({}, {}, {})
 
 
 def test_variables_are_those_of_the_spec() -> None:
@@ -201,10 +201,10 @@ def test_variables_are_those_of_the_spec() -> None:
 def test_a_loss_is_forgotten_when_no_other_one_follows_and_not_before() -> None:
     table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)
-    table.forget_losses(math.nextafter(NOW + LEAST_S + 4.0, 0.0))
-    assert list(table._losses) == [KEY]
-    table.forget_losses(NOW + LEAST_S + 4.0)
-    assert table._losses == {}
+    table.rests.forget(math.nextafter(NOW + LEAST_S + 4.0, 0.0))
+    assert list(table.rests._rests) == [KEY]
+    table.rests.forget(NOW + LEAST_S + 4.0)
+    assert table.rests._rests == {}
 
 
 @pytest.mark.clause("EC-1.3")

@@ -17,9 +17,10 @@ from ec_protocol.tables.dispatch import DISPATCH
 from ec_protocol.tables.lifecycle import load_actions
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.copies import CopyTable
-from tests.ec_protocol import test_loans, test_processes
+from tests.ec_protocol import test_processes
 from tests.ec_protocol.offers import world as offers
 from tests.ec_protocol.p2p.test_consumer import N, granted, reading
+from tests.world import lending
 from tests.world.core import BLOCK, PRODUCER, World
 
 pytestmark = pytest.mark.clause("EC-1.3")
@@ -115,7 +116,7 @@ def lost_reads(world: World) -> None:
     world.reads.read_error(failed, world.now)
     world.tick(world.timing.read_timeout_s)
     assert world.reads.attempts.quarantined == 2
-    world.reads.attempts.dma_ended(failed, "aborted", world.now)
+    world.reads.attempts.dma_ended(failed, "endpoint_closed", world.now)
     world.tick(world.timing.quarantine_s)
     world.reads.attempts.dma_ended(slow, "endpoint_closed", world.now)
 
@@ -167,26 +168,24 @@ def entries_that_are_offered() -> Records:
 
 
 def blocks_that_are_lent() -> Records:
-    readers = [1, 2, 3]
-    world = test_loans.World(readers=(1, 2, 3))
+    world = lending.World(readers=(1, 2))
     for word in ("landed", "failed"):
         world.says(word, world.lend(word))
-    for number, proof in enumerate(("proven", "exited", "late")):
+    for number, proof in enumerate(("proven", "exited", "late", "died", "stuck")):
+        world.loans.working([10 * number, 10 * number + 1])
         loan = world.lend(proof, (f"host-{number}", 1))
-        world.says("lost", loan)
+        if proof in ("proven", "exited", "late"):
+            world.says("lost", loan)
         if proof == "late":
             world.now += world.timing.quarantine_s
             world.loans.tick(world.now)
-        if proof == "exited":
+        if proof == "stuck":
+            world.loans.killed(loan.reader, world.now)
+            lending.pass_time(world, world.timing.stall_s)
+        elif proof in ("exited", "died"):
             world.loans.exited(loan.reader, world.now)
-            readers.remove(loan.reader)
         else:
             world.says("proven", loan)
-        world.loans.working(readers)
-    world.loans.exited(world.lend("died", ("host-4", 1)).reader, world.now)
-    world.loans.working([*readers, 4])
-    world.loans.killed(world.lend("stuck", ("host-5", 1)).reader, world.now)
-    test_loans.pass_time(world, world.timing.stall_s)
     return list(world.records)
 
 
