@@ -121,7 +121,10 @@ ARROWS = (
     Arrow(384, 462, 536, 462, "8  READ, NIXL", (460, 450), "middle", carries_bytes=True),
     Arrow(809, 424, 809, 266, "9  load", (820, 346), carries_bytes=True),
 )
-CAPTION = "One server alone needs 3 and 9 only, and no process beside the engine. Thick: the encoding's bytes."
+CAPTION = (
+    "One server alone needs 3 and 9 only, and no process beside the engine. "
+    "Thick: the encoding's bytes."
+)
 
 
 def drawn() -> str:
