@@ -334,7 +334,7 @@ class Loans:
         """Who fetches from a producer; None after counting why nobody does."""
         standing = self.circuits.standing(source, now)
         if standing == "resting":
-            self.counters[f"left_alone_{self.circuits.why(source, now)}"] += 1
+            self.counters[self.circuits.why(source, now)] += 1
             return None
         reader = self._able(source, standing)
         if reader is None:
