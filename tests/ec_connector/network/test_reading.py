@@ -174,7 +174,7 @@ def test_an_answer_counts_although_its_connection_ends_behind_it(bench: Bench) -
     bench.client.changed = [(PEER, False)]
     bench.work.turn()
     assert bench.counters["refused"] == 1
-    assert bench.told() == [("unreachable", 1)]
+    assert bench.told() == [("unreachable", 1)], "which it is by now"
     assert PEER in bench.client.closed
 
 
