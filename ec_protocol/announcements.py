@@ -109,7 +109,7 @@ def announcement(item: Item, entry: Entry, address: tuple[str, int]) -> dict[str
 class Announcer:
     """Says what this producer will serve, and holds it for whoever comes.
 
-    Engine thread, under the tier's lock.
+    Engine thread.
 
     Args:
         copies: What is stored, or about to be.

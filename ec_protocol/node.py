@@ -28,11 +28,11 @@ may read) and the *reading side* (``reads``: what is read from others). Without
 ``peering`` there is the first alone, and nothing of the other two is imported
 (EC-12.2).
 
-Threads: none of its own, and no lock. Every method is called under one lock of the
-shell, for one call at a time; only ``read_request`` and ``read_answer``, which may take
-long, need none. Times are seconds of one monotonic clock (EC-7.1). What a peer or a
-client sends never raises, but ``RemoteProtocolError`` of the two ``read_`` methods; a
-``LocalProtocolError`` is a mistake of the shell, and has changed nothing (EC-1.2).
+Threads: none of its own, and no lock. A shell that has several makes one call at a time;
+only ``read_request`` and ``read_answer``, which may take long, may run beside it. Times
+are seconds of one monotonic clock (EC-7.1). What a peer or a client sends never raises,
+but ``RemoteProtocolError`` of the two ``read_`` methods; a ``LocalProtocolError`` is a
+mistake of the shell, and has changed nothing (EC-1.2).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Node(Engine):
         self._serving.agent_metadata = agent_metadata
 
     def read_request(self, frames: Sequence[bytes]) -> XferReq:
-        """A request as its frames tell it. Without the lock, since it may take long.
+        """A request as its frames tell it. May run beside another call, since it takes long.
 
         The first peer of the old form makes it describe every block of the region.
 
@@ -156,7 +156,7 @@ class Node(Engine):
         return [] if self.reads is None else self.reads.attempts.drain()
 
     def read_answer(self, frames: Sequence[bytes]) -> XferAck:
-        """An ack as its frames tell it. Without the lock: an old peer's may be large.
+        """An ack as its frames tell it. May run beside another call: an old peer's is large.
 
         Raises:
             RemoteProtocolError: They are none (EC-8.1); count it with ``malformed``.

@@ -13,7 +13,7 @@ and the spec variables of every object it touched, and becomes one NDJSON line::
 ``vars`` holds the complete record of each touched object, so that the whole
 state follows from the lines before. What a process never changes (timers, size of
 the region, its incarnation) is in ``facts`` of its first record. The format is
-described in ``spec/TRACE.md``. Not thread-safe; the tier's lock guards it.
+described in ``spec/TRACE.md``. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Moved(Told, Protocol):
 class Recorder:
     """Fires events, stores the states they lead to, and tells the trace, if there is one.
 
-    One for all parts of a process. Used under the tier's lock.
+    One for all parts of a process, and for one thread.
 
     Args:
         trace: Where to record; None records nothing.

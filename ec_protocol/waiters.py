@@ -9,8 +9,8 @@ for itself and is told so from then on. None waits longer than ``fetch_budget_s`
 Who fetches, and how, is a ``Fetcher``'s business: attempts in this process
 (``p2p.fetches``) or a reader in a process of its own (``loans``).
 
-Engine thread; where attempts are made in the same process, also the network's thread,
-under the tier's lock.
+One call at a time: the engine's thread, and where attempts are made in the same process
+also the network's.
 """
 
 from __future__ import annotations

@@ -21,13 +21,15 @@ from generated import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "img" / "dataflow.svg"
-WIDTH, HEIGHT = 920, 500
+WIDTH, HEIGHT = 920, 566
 
 TITLE = "The way of one encoding"
 ABOUT = (
     "A client sends a picture to the proxy. An encoder server encodes it, saves the encoding "
-    "to its CPU tier and announces it. A decoder server asks for it over ZMQ, is granted it "
-    "under a lease, reads it over NIXL into its own tier and loads it."
+    "to its CPU tier, offers it to its server process and announces it. The engine of a decoder "
+    "server lends blocks to a reader process, which asks the encoder's server process over ZMQ, "
+    "is granted the encoding under a lease, and reads it over NIXL into its own tier; from "
+    "there it is loaded."
 )
 
 STYLE = """\
@@ -86,49 +88,43 @@ class Arrow:
 
 
 MAPPED = "one file in /dev/shm, mapped by the processes of the server"
+ENGINE = ("vLLM's scheduler;", "no network here")
 PANELS = (
-    Box(20, 150, 380, 300, "panel", "Encoder server (producer)"),
-    Box(520, 150, 380, 300, "panel", "Decoder server (consumer)"),
+    Box(20, 150, 380, 366, "panel", "Encoder server (producer)"),
+    Box(520, 150, 380, 366, "panel", "Decoder server (consumer)"),
 )
 BOXES = (
     Box(20, 30, 110, 56, "box", "Client"),
     Box(375, 30, 170, 56, "box", "Proxy", ("or your orchestrator",)),
     Box(36, 190, 150, 76, "box", "Workers, GPU", ("the encoder runs", "once a picture")),
-    Box(
-        214,
-        190,
-        170,
-        76,
-        "box",
-        "Scheduler process",
-        ("no network here; its", "server has ZMQ, NIXL"),
-    ),
-    Box(36, 356, 348, 76, "tier", "CPU tier", (MAPPED,)),
-    Box(
-        536,
-        190,
-        170,
-        76,
-        "box",
-        "Scheduler process",
-        ("no network here; its", "readers have ZMQ, NIXL"),
-    ),
+    Box(214, 190, 170, 76, "box", "Engine", ENGINE),
+    Box(214, 312, 170, 56, "box", "ec-server", ("a process of its own",)),
+    Box(36, 424, 348, 76, "tier", "CPU tier", (MAPPED,)),
+    Box(536, 190, 170, 76, "box", "Engine", ENGINE),
+    Box(536, 312, 170, 56, "box", "ec-reader", ("a process of its own",)),
     Box(734, 190, 150, 76, "box", "Workers, GPU", ("prefill and decode,", "no encoder run")),
-    Box(536, 356, 348, 76, "tier", "CPU tier", (MAPPED,)),
+    Box(536, 424, 348, 76, "tier", "CPU tier", (MAPPED,)),
 )
 ARROWS = (
     Arrow(130, 48, 375, 48, "1  request with a picture", (150, 40)),
-    Arrow(375, 72, 130, 72, "9  tokens", (150, 90)),
+    Arrow(375, 72, 130, 72, "10  tokens", (150, 90)),
     Arrow(400, 86, 250, 190, "2  the picture", (218, 126)),
     Arrow(318, 190, 440, 86, "4  announced", (404, 132)),
     Arrow(500, 86, 606, 190, "5  request with a reference", (586, 132)),
-    Arrow(536, 216, 384, 216, "6  asks", (460, 208), "middle"),
-    Arrow(384, 240, 536, 240, "grant, lease", (460, 257), "middle"),
-    Arrow(111, 266, 111, 356, "3  save", (122, 316), carries_bytes=True),
-    Arrow(384, 394, 536, 394, "7  READ, NIXL", (460, 382), "middle", carries_bytes=True),
-    Arrow(809, 356, 809, 266, "8  load", (820, 316), carries_bytes=True),
+    Arrow(299, 266, 299, 312, "offers", (308, 294)),
+    Arrow(621, 266, 621, 312, "6  lends blocks", (630, 294)),
+    Arrow(536, 330, 384, 330, "7  asks, ZMQ", (460, 322), "middle"),
+    Arrow(384, 352, 536, 352, "grant, lease", (460, 369), "middle"),
+    Arrow(299, 368, 299, 424, "maps, to read", (290, 401), "end"),
+    Arrow(621, 368, 621, 424, "maps, to write", (630, 401)),
+    Arrow(111, 266, 111, 424, "3  save", (122, 346), carries_bytes=True),
+    Arrow(384, 462, 536, 462, "8  READ, NIXL", (460, 450), "middle", carries_bytes=True),
+    Arrow(809, 424, 809, 266, "9  load", (820, 346), carries_bytes=True),
 )
-CAPTION = "One server alone needs 3 and 8 only. Thick: the encoding's bytes."
+CAPTION = (
+    "One server alone needs 3 and 9 only, and no process beside the engine. "
+    "Thick: the encoding's bytes."
+)
 
 
 def drawn() -> str:

@@ -175,11 +175,6 @@ class ECConfig:
         )
 
     @property
-    def produces(self) -> bool:
-        """Whether the instance saves encodings."""
-        return self.role != "consumer"
-
-    @property
     def consumes(self) -> bool:
         """Whether the instance loads encodings."""
         return self.role != "producer"

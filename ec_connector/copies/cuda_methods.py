@@ -88,7 +88,6 @@ class BatchMethod(CopyMethod):
             runtime = importlib.import_module("cuda.bindings.runtime")
         except ImportError as exc:
             raise MethodUnavailable(f"cuda-bindings cannot be imported ({exc})") from exc
-        self._runtime: Any = runtime
         self._call: Any = getattr(runtime, "cudaMemcpyBatchAsync", None)
         version = min(
             int(_result(runtime.cudaRuntimeGetVersion())),

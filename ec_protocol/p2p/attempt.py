@@ -15,7 +15,7 @@ from ec_protocol.tables.dispatch import READ, Dispatcher
 from ec_protocol.tier.entry import Entry
 
 #: How it is known that a READ is over whose end nobody saw (EC-6.2).
-Proof = Literal["completed", "aborted", "endpoint_closed"]
+Proof = Literal["completed", "endpoint_closed"]
 
 
 @dataclass(slots=True, eq=False)

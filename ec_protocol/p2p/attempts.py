@@ -49,7 +49,7 @@ _RETRY_LEFT: Final = READ.mask("retry_left")
 
 
 class Attempts:
-    """Every attempt that is not settled. Under the tier's lock; what peers send never raises.
+    """Every attempt that is not settled. One call at a time; what peers send never raises.
 
     Args:
         tier: Where the encodings go.

@@ -7,7 +7,7 @@ them out. A fetch is made of attempts, one at a time and all for the same blocks
 ``attempts`` says how each one ended, and here that is applied. The encoding has landed,
 or another attempt follows, or the fetch has failed.
 
-Called under the tier's lock. Nothing that a peer sends raises.
+One call at a time. Nothing that a peer sends raises.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ MAX_REQUEST_BYTES: Final = 16 << 10
 #: Old producers describe every block of their region in every ack.
 MAX_ACK_BYTES: Final = 128 << 20
 MAX_U63: Final = (1 << 63) - 1
-MAX_NOTICE_BYTES: Final = 4 * (MAX_HASH_CHARS + MAX_SESSION_CHARS) + 1
 
 _Hash = Annotated[str, Meta(min_length=1, max_length=MAX_HASH_CHARS)]
 _Session = Annotated[str, Meta(max_length=MAX_SESSION_CHARS)]

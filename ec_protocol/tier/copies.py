@@ -7,7 +7,7 @@ metadata, and learns from the ranks' reports, possibly steps later, how they
 ended. The entry is released only when the *last* participating rank has
 reported: until then some rank may still be touching the blocks.
 
-Engine thread only, under the tier's lock.
+Engine thread only.
 """
 
 from __future__ import annotations

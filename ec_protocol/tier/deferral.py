@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 class Deferrals:
-    """Since when each request waits. Used under the tier's lock."""
+    """Since when each request waits. Engine thread."""
 
     def __init__(self) -> None:
         self._since: dict[str, dict[str, float]] = {}

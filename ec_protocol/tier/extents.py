@@ -6,7 +6,7 @@ with one long run, so a request is served from the best-fitting hole, and only
 when no hole is long enough from the largest holes, as few as possible. Freed
 extents merge with their neighbours.
 
-Not thread-safe; the tier's lock guards it.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -36,16 +36,6 @@ class ExtentAllocator:
         self._starts: list[int] = [0]
         self._size_at: dict[int, int] = {0: num_blocks}
         self._by_size: list[tuple[int, int]] = [(num_blocks, 0)]
-
-    @property
-    def holes(self) -> int:
-        """Number of separate free extents."""
-        return len(self._starts)
-
-    @property
-    def largest(self) -> int:
-        """Blocks of the longest free extent; 0 when nothing is free."""
-        return self._by_size[-1][0] if self._by_size else 0
 
     def free_extents(self) -> Extents:
         """All free extents by start: for invariant checks and traces."""

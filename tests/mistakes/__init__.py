@@ -138,7 +138,7 @@ class Copy:
 
     def run(self, *tests: str) -> tuple[int, str]:
         """Run tests until one fails: pytest's status, and what it said."""
-        options = ["-q", "-x", "-rf", "-p", "no:cacheprovider", "--timeout", str(TIMEOUT_S)]
+        options = ["-q", "-x", "-rfE", "-p", "no:cacheprovider", "--timeout", str(TIMEOUT_S)]
         stdin, stdout = self._tests.stdin, self._tests.stdout
         assert stdin is not None
         assert stdout is not None

@@ -10,8 +10,8 @@
 \*   first: Clocks shows that the fence of an attempt closes before its lease
 \*   ends, whatever the two clocks do within their bound. So a fence is open or
 \*   closed, closes at any moment, and a lease ends at any moment after that.
-\* - Steps. PeerRead has one action per event; here all that happens under one
-\*   hold of the lock is one step, so an attempt's end and its settling are one,
+\* - Steps. PeerRead has one action per event; here all that happens in one
+\*   call is one step, so an attempt's end and its settling are one,
 \*   and every way to give up before a READ is posted is GiveUp.
 \*
 \* A READ delivers what its source block held when it was posted, or garbage
@@ -172,7 +172,7 @@ Request(a, c, p, n, b) ==
     /\ att' = [att EXCEPT ![a] = [NoAttempt EXCEPT !.st = "requested", !.con = c, !.pro = p,
                                       !.name = n, !.to = b, !.open = c \notin OldConsumers]]
 
-\* Alloc and RequestRead, under one hold of the lock.
+\* Alloc and RequestRead, in one step.
 Fetch(a, c, p, n, b) ==
     /\ b \in Room[c]
     /\ blk[c][b].st = "freed"

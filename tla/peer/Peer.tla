@@ -95,7 +95,7 @@ PeerHeard(s) ==
     /\ ev' = {Ev("peer", PeerEdges, peer[s], "heard", {})}
     /\ UNCHANGED <<inc, current, read, processVars>>
 
-\* The effect fail_reads of event e, under the same hold of the lock.
+\* The effect fail_reads of event e, in the same step.
 Failed(r, s, e) ==
     IF /\ FailReads
        /\ Effect(PeerEdges, peer[s], e, {}) = "fail_reads"

@@ -2,7 +2,7 @@
 ------------------------------ MODULE Announce -------------------------------
 \* A producer's engine finishes requests and announces what they encoded, while
 \* saves land or fail and other encodings want the room. What is said of an
-\* encoding is said under one hold of the tier's lock: metadata and address from
+\* encoding is said in one step: metadata and address from
 \* one look at its entry, and the hold that makes the announcement worth something.
 
 EXTENDS Lifecycle, Naturals, FiniteSets

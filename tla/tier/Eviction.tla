@@ -64,7 +64,7 @@ Init ==
     /\ line = <<>>
     /\ queue = {}
 
-\* Actions Evict and Alloc are one step of the engine, under one hold of the lock.
+\* Actions Evict and Alloc are one step of the engine.
 Evicted(S) ==
     [e \in Enc |-> IF e \in S THEN Fire(EntryEdges, est[e], "evict", {}) ELSE est[e]]
 

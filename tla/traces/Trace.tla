@@ -19,8 +19,8 @@ Init ==
                  [Start EXCEPT !.free = Room(p)]]
 
 -----------------------------------------------------------------------------
-\* What must come next, because it is one hold of the tier's lock with what came
-\* before: nobody else can have seen the state in between.
+\* What must come next, because it is one call with what came before:
+\* nobody else can have seen the state in between.
 
 Due(r) ==
     LET s == proc[r.p]

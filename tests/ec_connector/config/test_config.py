@@ -51,16 +51,11 @@ def test_defaults():
 
 
 @pytest.mark.parametrize(
-    ("role", "produces", "consumes"),
-    [("ec_producer", True, False), ("ec_consumer", False, True), ("ec_both", True, True)],
+    ("role", "consumes"), [("ec_producer", False), ("ec_consumer", True), ("ec_both", True)]
 )
-def test_roles(role, produces, consumes):
+def test_roles(role, consumes):
     settings = parse(role)
-    assert (f"ec_{settings.role}", settings.produces, settings.consumes) == (
-        role,
-        produces,
-        consumes,
-    )
+    assert (f"ec_{settings.role}", settings.consumes) == (role, consumes)
 
 
 @pytest.mark.parametrize("role", [None, "", "producer", "EC_BOTH", 1])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -18,6 +18,7 @@ from ec_connector.processes.memory import STATUS_BYTES, Shared
 from ec_connector.processes.spec import InstanceSpec, ParentSpec
 from ec_protocol.p2p import words
 from ec_protocol.tables.timing import Timing
+from tests.ec_connector.processes.alive import children
 
 _CHILD = """
 import math, os, signal, sys, time
@@ -125,3 +126,20 @@ class House:
         self.parent._status.shared.close()
         for shared in self.memory:
             shared.close()
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
+    made: list[House] = []
+    # Others of this process are none of ours: multiprocessing keeps helpers until its end.
+    others = set(children(os.getpid()))
+
+    def go(body: str, **instance: Any) -> House:
+        made.append(House(body, monkeypatch, **instance))
+        made[-1].others = others
+        return made[-1]
+
+    yield go
+    for one in made:
+        one.close()
+    assert set(children(os.getpid())) <= others

@@ -188,6 +188,30 @@ def test_a_server_cannot_write_what_it_maps_and_nobody_can_write_its_table(
         assert not mapped(pid, "memfd:ec-offers")
     for pid in (parent_of(producer), parent_of(consumer)):
         assert regions(pid) == [], "a parent maps none of it"
+    for pid in everybody(producer):
+        assert not writable(pid, "memfd:ec-offers")
+    for pid in children(parent_of(producer)):
+        assert not writable(pid, "/dev/shm/#") + writable(pid, ".mmap")
+
+
+def writable(pid: int, what: str) -> list[str]:
+    """Descriptors of it through which somebody could write."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        for link in links(pid, fd):
+            said = Path(f"/proc/{pid}/fdinfo/{fd}").read_text() if what in link else ""
+            flags = re.search(r"^flags:\s*(\d+)", said, re.MULTILINE)
+            if flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                found.append(link)
+    return found
+
+
+@pytest.mark.clause("EC-10.2")
+def test_whoever_maps_the_region_holds_its_lock(producer: Node) -> None:
+    """Servers have opened it anew, so the engine's lock is not theirs."""
+    inode = f":{os.fstat(producer.region.fileno()).st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    assert sum("FLOCK" in line and " READ " in line and inode in line for line in lines) == 2
 
 
 def mapped(pid: int, what: str) -> list[str]:
@@ -339,6 +363,7 @@ def test_a_parent_that_goes_takes_its_own_with_it_and_another_one_comes(
     producer: Node, consumer: Node, how: str
 ) -> None:
     address, old = producer.address, everybody(producer)
+    numbers = set(producer.data._data)
     if how == "killed":
         os.kill(old[0], signal.SIGKILL)
     else:
@@ -347,6 +372,7 @@ def test_a_parent_that_goes_takes_its_own_with_it_and_another_one_comes(
     wait_gone(*old[1:])
     wait_complete(producer)
     assert producer.address == address
+    assert min(producer.data._data) > max(numbers), "no number is used again (EC-9.2)"
     served(producer, consumer)
 
 

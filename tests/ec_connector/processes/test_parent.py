@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,9 @@ needs("zmq", "msgspec")
 from ec_connector.processes import parent as parent_module
 from ec_protocol.p2p import words
 from tests.ec_connector.processes.alive import children
-from tests.ec_connector.processes.house import House
 
+pytest_plugins = ["tests.ec_connector.processes.house"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
-
-
-@pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., House]]:
-    made: list[House] = []
-    # Others of this process are none of ours: multiprocessing keeps helpers until its end.
-    others = set(children(os.getpid()))
-
-    def go(body: str, **instance: Any) -> House:
-        made.append(House(body, monkeypatch, **instance))
-        made[-1].others = others
-        return made[-1]
-
-    yield go
-    for one in made:
-        one.close()
-    assert set(children(os.getpid())) <= others
 
 
 def test_who_works_is_handed_on_with_channel_pidfd_and_page(house: Any) -> None:
@@ -155,6 +138,9 @@ wait(words.Take); parent.say(words.Working("h", 1, 1))
 """
     made = house(body)
     made.until(lambda: made.of(words.Up), "Up")
+    for child in made.parent._children.values():
+        child.status.beat(math.inf)
+        made.parent._hear(child)
     beats = [one.beat_at for one in made.parent.processes._all.values()]
     assert max(beats) <= parent_module.boottime(), "nobody has lived later than now"
 

@@ -113,6 +113,23 @@ def test_a_server_that_goes_on_after_its_slot_was_closed_grants_nothing() -> Non
 
 
 @pytest.mark.clause("EC-14.2")
+def test_what_is_only_coming_where_it_was_found_is_not_granted() -> None:
+    """The same name in the same slot and blocks, and of one length, and no bytes yet."""
+    world = World(blocks=1)
+    world.save("h")
+    found = world.shelf.find("h")
+    assert found is not None
+    world.save("another")
+    copy = world.copies.plan_save("h", BLOCK)
+    assert copy is not None
+    world.copies.submit(copy)
+    world.offers.catch_up(world.now)
+    assert world.offers._offers[copy.entry.entry_id].slot == found.entry_id
+    assert copy.entry.extents == found.extents
+    assert not world.shelf.keep(found, 1, world.now + 30)
+
+
+@pytest.mark.clause("EC-14.2")
 def test_a_slot_that_another_name_has_by_now_is_not_granted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

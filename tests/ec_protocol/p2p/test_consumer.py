@@ -364,7 +364,7 @@ def test_the_data_plane_may_speak_of_attempts_that_are_over(world: World, call: 
     for attempt_id in (attempt, 99, 0, -1):
         answer = getattr(world.reads, call)(attempt_id, world.now)
         assert not answer
-    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     released = [c for c in world.carry_out() if not isinstance(c, ReleaseGrant)]
     assert released == []
     world.check()
@@ -374,7 +374,7 @@ def test_a_posted_read_is_neither_unprepared_nor_proven_over(world: World) -> No
     """What was said before it was posted, or of another READ, changes nothing."""
     attempt = reading(world)
     world.reads.post_failed(attempt, world.now)
-    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     seen = (state_of(world), world.reads.attempts.active_reads, world.carry_out())
     assert seen == ("saving", 1, [])
     world.finish(attempt)

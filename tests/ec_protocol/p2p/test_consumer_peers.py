@@ -264,7 +264,7 @@ def test_a_connection_with_a_quarantined_read_is_in_use() -> None:
     world.reads.read_error(attempt, world.now)
     world.tick(IDLE_TTLS * world.timing.heartbeat_ttl_s + 1.0)
     assert ClosePeer(PRODUCER) not in world.commands
-    world.reads.attempts.dma_ended(attempt, "aborted", world.now)
+    world.reads.attempts.dma_ended(attempt, "endpoint_closed", world.now)
     world.tick()
     assert world.commands[-1] == ClosePeer(PRODUCER)
 

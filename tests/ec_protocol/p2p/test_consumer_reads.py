@@ -158,7 +158,7 @@ def test_a_lost_read_is_quarantined_and_the_request_falls_back(world: World, how
 
 @pytest.mark.clause("EC-6.2", "EC-6.5")
 @pytest.mark.parametrize("how", LOSSES)
-@pytest.mark.parametrize("proof", ["done", "completed", "aborted", "endpoint_closed"])
+@pytest.mark.parametrize("proof", ["done", "completed", "endpoint_closed"])
 def test_a_proof_frees_the_blocks_and_never_promotes_the_bytes(
     world: World, how: str, proof: str
 ) -> None:
@@ -279,7 +279,7 @@ def test_what_is_due_next() -> None:
     assert world.reads.next_deadline() == START + 1.0 + timing.read_timeout_s
     world.reads.read_done(2, world.now)
     assert world.reads.next_deadline() == START + timing.quarantine_s
-    world.reads.attempts.dma_ended(quarantined, "aborted", world.now)
+    world.reads.attempts.dma_ended(quarantined, "endpoint_closed", world.now)
     world.reads.shutdown(world.now)
     assert world.reads.next_deadline() is None
 

@@ -43,7 +43,7 @@ def check_request(req: XferReq) -> None:
     for number in (req.connector_version, req.attempt_id or 0):
         assert type(number) is int
         assert 0 <= number <= U63
-    assert len(wire.notice(req.session_id, req.mm_hash)) <= wire.MAX_NOTICE_BYTES
+    assert len(wire.notice(req.session_id, req.mm_hash)) <= 4 * (512 + 256) + 1
 
 
 def check_ack(ack: XferAck) -> None:

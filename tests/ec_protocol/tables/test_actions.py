@@ -116,7 +116,7 @@ def lost_reads(world: World) -> None:
     world.reads.read_error(failed, world.now)
     world.tick(world.timing.read_timeout_s)
     assert world.reads.attempts.quarantined == 2
-    world.reads.attempts.dma_ended(failed, "aborted", world.now)
+    world.reads.attempts.dma_ended(failed, "endpoint_closed", world.now)
     world.tick(world.timing.quarantine_s)
     world.reads.attempts.dma_ended(slow, "endpoint_closed", world.now)
 
