@@ -43,10 +43,11 @@ Standing = Literal["trusted", "suspect", "resting"]
 #: What it is blamed for.
 Blame = Literal["read_lost", "reader_ended", "overdue"]
 
-_SAYS: Final[dict[Blame, str]] = {
-    "read_lost": "a READ from it was lost",
-    "reader_ended": "a reader ended while it read from it",
-    "overdue": "a reader is stuck that read from it",
+#: How that is counted, and said.
+_SAYS: Final[dict[Blame, tuple[str, str]]] = {
+    "read_lost": ("blamed_read_lost", "a READ from it was lost"),
+    "reader_ended": ("blamed_reader_ended", "a reader ended while it read from it"),
+    "overdue": ("blamed_overdue", "a reader is stuck that read from it"),
 }
 
 
@@ -103,9 +104,10 @@ class Circuits:
         return "suspect" if circuit and circuit.to_land else "trusted"
 
     def why(self, source: Address, now: float) -> str:
-        """Why a producer rests: ``harm`` or ``unreachable``."""
+        """Why a producer rests, as a counter of what is not fetched from it."""
         circuit = self._circuits.get(source)
-        return "harm" if circuit and now < circuit.rests_until else "unreachable"
+        harm = circuit is not None and now < circuit.rests_until
+        return "left_alone_harm" if harm else "left_alone_unreachable"
 
     def amounts(self, now: float) -> dict[str, int]:
         """How many are suspect, rest for harm, and rest because nobody answered."""
@@ -119,6 +121,7 @@ class Circuits:
     # --------------------------------------------------------------------- what happens
     def blame(self, sources: Collection[Address], what: Blame, now: float) -> None:
         """One of these producers has ended a reader, or is about to; if it is one, that one."""
+        counter, said = _SAYS[what]
         alone = len(sources) == 1
         most = MOST_TO_LAND_ALONE if alone else MOST_TO_LAND
         for source in sources:
@@ -126,13 +129,13 @@ class Circuits:
             circuit.blames += 1
             circuit.to_land = max(circuit.to_land, min(1 << min(circuit.blames - 1, 30), most))
             circuit.blamed_at = now
-            self.counters[f"blamed_{what}"] += 1
+            self.counters[counter] += 1
             if alone:
                 circuit.harms += 1
-                self._note(sources, f"{_SAYS[what]}; it gets a reader to itself")
+                self._note(sources, f"{said}; it gets a reader to itself")
                 self._rest_for_harm(source, circuit, now)
         if len(sources) > 1:
-            self._note(sources, f"{_SAYS[what]}: which one's doing it was is found out")
+            self._note(sources, f"{said}: which one's doing it was is found out")
 
     def _rest_for_harm(self, source: Address, circuit: _Circuit, now: float) -> None:
         if circuit.harms < HARMS:

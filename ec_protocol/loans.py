@@ -37,7 +37,7 @@ MAX_LOANS: Final = 1024
 MAX_RELENT: Final = 2
 
 #: What a reader may say of a loan, and the event that it is. That it has exited is the
-#: kernel's to say. ``unreachable``: it failed because nobody answers at that address.
+#: kernel's to say. ``unreachable``: it failed, and nobody answers at that address.
 _WORDS: Final = {
     "landed": "landed",
     "failed": "failed",
@@ -335,7 +335,7 @@ class Loans:
         """Who fetches from a producer; None after counting why nobody does."""
         standing = self.circuits.standing(source, now)
         if standing == "resting":
-            self.counters[f"left_alone_{self.circuits.why(source, now)}"] += 1
+            self.counters[self.circuits.why(source, now)] += 1
             return None
         reader = self._able(source, standing)
         if reader is None:

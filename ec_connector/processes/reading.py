@@ -145,6 +145,7 @@ class Reading:
                 fetches.attempts.peers.heard_from(peer)
             else:
                 fetches.peer_lost(peer, self._clock())
+                client.close(peer)
         return bool(arrived or changes)
 
     def _progress(self) -> bool:

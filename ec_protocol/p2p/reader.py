@@ -100,7 +100,7 @@ class Reader:
         return [(self._said(word, loan), loan) for word, loan in words]
 
     def _said(self, word: str, loan: int) -> str:
-        """The word, and with a failure whether it is because nobody answers there (EC-9.4)."""
+        """The word, and with a failure whether nobody answers there by now (EC-9.4)."""
         wanted = self._wanted.pop(loan, None)
         peers = self.fetches.attempts.peers
         lost = wanted is not None and peers.was_lost(wanted.source)

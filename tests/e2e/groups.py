@@ -194,7 +194,7 @@ class PeerToPeer(Group):
 
     name = "p2p"
     kinds = ("qwen2vl",)
-    planned = (15, 245.0)
+    planned = (16, 260.0)
 
     def prepare(self) -> None:
         """A plain server, a producer and a consumer."""

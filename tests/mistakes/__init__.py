@@ -36,7 +36,7 @@ FILE: Final = Path(__file__).parent / "mistakes.toml"
 #: What tests read of a checkout.
 _COPIED: Final = ("ec_connector", "ec_protocol", "ec_verify", "spec", "tests", "tla")
 #: A test that takes longer does not end: many times what the longest takes.
-TIMEOUT_S: Final = 100
+TIMEOUT_S: Final = 40
 
 
 class MistakeError(Exception):

@@ -49,6 +49,11 @@ def test_there_are_enough_of_every_part() -> None:
     assert len({(m.file, m.old, m.new) for m in MISTAKES.values()}) == len(MISTAKES)
 
 
+def test_the_page_says_how_many_there_are() -> None:
+    page = (ROOT / "docs" / "verification" / "mutants.md").read_text(encoding="utf-8")
+    assert f"mistakes.toml` has\n{len(MISTAKES)} of them" in page
+
+
 def test_what_cannot_be_made_is_an_error_that_names_it() -> None:
     def made(old: str, new: str) -> str:
         return Mistake("it", "file.py", old, new, "").made("x = 1\ny = 1\n")

@@ -174,7 +174,7 @@ def test_an_answer_counts_although_its_connection_ends_behind_it(bench: Bench) -
     bench.client.changed = [(PEER, False)]
     bench.work.turn()
     assert bench.counters["refused"] == 1
-    assert bench.told() == [("failed", 1)]
+    assert bench.told() == [("unreachable", 1)], "which it is by now"
     assert PEER in bench.client.closed
 
 
@@ -183,8 +183,17 @@ def test_who_is_lost_is_closed_and_its_fetches_fail(bench: Bench) -> None:
     bench.lend()
     bench.client.changed = [(PEER, False)]
     bench.work.turn()
-    assert bench.told() == [("failed", 1)]
+    assert bench.told() == [("unreachable", 1)]
     assert PEER in bench.client.closed
+
+
+@pytest.mark.clause("EC-9.5")
+def test_a_connection_that_nobody_knows_of_is_closed_when_it_is_lost(bench: Bench) -> None:
+    """It would be lost again at every turn."""
+    stranger = ("stranger", 1)
+    bench.client.changed = [(stranger, False)]
+    bench.work.turn()
+    assert bench.client.closed == [stranger]
 
 
 @pytest.mark.clause("EC-9.5")
