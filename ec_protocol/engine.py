@@ -174,7 +174,7 @@ class Engine:
         # one thing under a name: what another is promised in this step comes first.
         if not entry.servable and (item.has_media or self.copies.save_of(name) is None):
             return "failed"
-        within = self._deferrals.within(waiter, name, now, self.timing.fetch_budget_s)
+        within = self._deferrals.within(waiter, item.mm_hash, now, self.timing.fetch_budget_s)
         return "pending" if within else "failed"
 
     def contradicts(self, item: Item, name: str = "") -> bool:
@@ -229,7 +229,7 @@ class Engine:
         for name in self._names_for(item.mm_hash, waiter):
             if self._step.promised(name) and not self.contradicts(item, name):
                 copy = self._step.load(name)
-                self._deferrals.served(waiter, name)
+                self._deferrals.served(waiter, item.mm_hash)
                 if self.waiters is not None:
                     self.waiters.consumed(waiter, name)
                 return copy

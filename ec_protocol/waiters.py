@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ec_protocol.announcements import Address
+from ec_protocol.names import encoding_of
 from ec_protocol.tables.timing import Timing
 from ec_protocol.tier.deferral import Deferrals
 from ec_protocol.tier.entry import Entry
@@ -138,8 +139,9 @@ class Waiters:
         return "failed"
 
     def within_budget(self, waiter: str, mm_hash: str, now: float) -> bool:
-        """Whether the request may be deferred on for this encoding (EC-5.9)."""
-        return self.deferrals.within(waiter, mm_hash, now, self._timing.fetch_budget_s)
+        """Whether the request may be deferred on for this encoding, by whose word ever (EC-5.9)."""
+        budget_s = self._timing.fetch_budget_s
+        return self.deferrals.within(waiter, encoding_of(mm_hash), now, budget_s)
 
     def fetching(self, mm_hash: str) -> bool:
         """Whether a fetch of ``mm_hash`` is under way."""
@@ -148,7 +150,7 @@ class Waiters:
     def consumed(self, waiter: str, mm_hash: str) -> None:
         """The waiter's load of a fetched encoding is planned: its hold ends."""
         self._holds.release(("fetched", mm_hash, waiter))
-        self.deferrals.served(waiter, mm_hash)
+        self.deferrals.served(waiter, encoding_of(mm_hash))
 
     def leave(self, waiter: str, now: float) -> None:
         """The request finished or was aborted: it waits for nothing any more."""

@@ -23,7 +23,7 @@ class Deferrals:
 
         Args:
             waiter: The request's id.
-            mm_hash: What it waits for; the first question starts its budget.
+            mm_hash: The encoding's own name; the first question starts its budget.
             now: Seconds.
             budget_s: ``fetch_budget_s``.
         """

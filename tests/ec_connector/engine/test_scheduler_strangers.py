@@ -216,6 +216,25 @@ def test_nothing_is_left_of_a_request_that_is_over() -> None:
     assert not e.node._names
 
 
+@pytest.mark.clause("EC-5.9")
+def test_a_request_has_one_budget_for_an_encoding_by_whose_word_ever() -> None:
+    """It waited for our own save, which came to nothing, and asks its peer with what is left."""
+    e = engine()
+    saving = e.step(Request("saver", [item("a")]))
+    request = Request("r", [item("a", has_media=False)], said("a", HONEST))
+    assert not e.scheduler.ensure_cache_available(request, 0)
+    assert not lent(e)
+    e.report(saving, landed=False)
+    budget_s = e.node.timing.fetch_budget_s
+    e.now += budget_s / 2
+    assert not e.scheduler.ensure_cache_available(request, 0)
+    assert lent(e)
+    assert not e.scheduler.take_unavailable_requests()
+    e.now += budget_s / 2
+    e.scheduler.ensure_cache_available(request, 0)
+    assert e.scheduler.take_unavailable_requests() == {"r"}
+
+
 # ------------------------------------------------------------------------ anything
 class Anything(RuleBasedStateMachine):
     """Requests of anybody, in any order: each is given its own peer's word, or ours.
