@@ -78,8 +78,7 @@ def read_key_pair(path: str, setting: str = "ec_key_file") -> KeyPair:
     Raises:
         KeyFileError: As ``check_key_file``; or the keys in it are none.
     """
-    text, found = _read(setting, path, _MAKE)
-    _check_secret(setting, path, found)
+    text = _read(setting, path, _MAKE, lambda fd: _check_secret(setting, path, os.fstat(fd)))
     keys = dict(_keys_in(text))
     public, secret = keys.get("public"), keys.get("secret")
     if not is_public_key(public) or not is_public_key(secret):
@@ -179,20 +178,26 @@ class KeyList:
         """What tells this version of the list from any other."""
         seen: dict[str, _Seen] = {}
         try:
-            for path in (self._path, *self._files()):
-                found = os.stat(path)
-                seen[path] = (
-                    found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid,
-                )  # fmt: skip
+            files = self._files()
         except (OSError, KeyFileError) as exc:
             seen[str(exc)] = ()
+            files = []
+        for path in (self._path, *files):
+            try:
+                found = os.stat(path)
+            except OSError:
+                seen[path] = ()  # which hides no change of the others
+                continue
+            seen[path] = (
+                found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid,
+            )  # fmt: skip
         return seen
 
     def _load(self, *, strict: bool) -> frozenset[str]:
         keys: set[str] = set()
         try:
             if os.path.isdir(self._path):
-                _check_writers(self._setting, self._path, os.stat(self._path))
+                _check_writers(self._setting, self._path, self._path)
             files = self._files()
         except (OSError, KeyFileError) as exc:
             self._refuse(self._path, exc, strict=strict)
@@ -207,9 +212,9 @@ class KeyList:
         return frozenset(keys)
 
     def _load_file(self, path: str) -> set[str]:
-        text, found = _read(self._setting, path, _LIST)
-        _check_writers(self._setting, path, found)
-        lines = _keys_in(text)
+        lines = _keys_in(
+            _read(self._setting, path, _LIST, lambda fd: _check_writers(self._setting, path, fd))
+        )
         keys = {value for _, value in lines}
         public = all(kind == "public" and is_public_key(value) for kind, value in lines)
         if not keys or not public:
@@ -231,8 +236,8 @@ def _keys_in(text: str) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in map(_LINE.match, text.splitlines()) if m is not None]
 
 
-def _read(setting: str, path: str, fix: str) -> tuple[str, os.stat_result]:
-    """A file's text, and who may do what with the very file that was read."""
+def _read(setting: str, path: str, fix: str, check: Callable[[int], None]) -> str:
+    """A file's text; who may do what with it is checked of the very file that is read."""
     try:
         # Not to hang on a pipe that somebody has put there.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -240,7 +245,8 @@ def _read(setting: str, path: str, fix: str) -> tuple[str, os.stat_result]:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
                 raise _unusable(setting, path, "it is no file with keys", fix)
-            return os.read(fd, _MAX_BYTES).decode("ascii", "replace"), found
+            check(fd)
+            return os.read(fd, _MAX_BYTES).decode("ascii", "replace")
         finally:
             os.close(fd)
     except OSError as exc:
@@ -256,10 +262,15 @@ def _check_secret(setting: str, path: str, found: os.stat_result) -> None:
         raise _unusable(setting, path, f"mode {mode:04o} lets others at it", f"chmod 600 {path}")
 
 
-def _check_writers(setting: str, path: str, found: os.stat_result) -> None:
-    """Whoever can write a list of keys is on it."""
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
+def _check_writers(setting: str, path: str, what: str | int) -> None:
+    """Whoever can write a list of keys is on it.
+
+    Raises:
+        OSError: A path that is not there any more; a descriptor always is.
+    """
+    if os.statvfs(what).f_flag & os.ST_RDONLY:
         return  # as Kubernetes mounts what it manages, for everybody to write
+    found = os.stat(what)
     _check_owner(setting, path, found)
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o022:

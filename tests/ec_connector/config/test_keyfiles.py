@@ -214,6 +214,44 @@ def test_what_cannot_be_read_any_more_counts_as_not_listed_and_is_said_once(
     assert (listed.knows(a), listed.knows(b)) == (False, False)
 
 
+@pytest.mark.clause("EC-15.2")
+def test_a_file_that_cannot_be_looked_at_hides_no_change_of_the_others(fleet: Fleet) -> None:
+    clock = Clock()
+    fleet.member("b")
+    listed = KeyList(str(fleet.peers), clock=clock)
+    b = fleet.pairs["b"].public
+    (fleet.peers / "a.key").symlink_to("/nowhere/a.key")
+    clock.now += 1.0
+    assert listed.knows(b)
+    # In place: the folder itself is as it was.
+    (fleet.peers / "b.key").write_text(f'public-key = "{new_pair().public}"\n')
+    clock.now += 1.0
+    assert not listed.knows(b)
+
+
+@pytest.mark.clause("EC-15.2")
+def test_a_file_that_goes_while_it_is_read_stops_nobody(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is asked by engines and by servers, and a key may be removed at any moment."""
+    clock = Clock()
+    fleet.member("a")
+    listed = KeyList(str(fleet.peers), clock=clock)
+    fleet.member("b")
+    opened = os.open
+
+    def and_gone(path: str, *more: Any) -> int:
+        fd = opened(path, *more)
+        os.unlink(path)
+        return fd
+
+    monkeypatch.setattr(keyfiles.os, "open", and_gone)
+    clock.now += 1.0
+    assert listed.knows(fleet.pairs["b"].public), "it was there"
+    clock.now += 1.0
+    assert not listed.knows(fleet.pairs["b"].public)
+
+
 def test_at_the_start_a_list_that_is_none_is_an_error(fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"ec_peer_keys=.*no public key in it"):
         KeyList(str(fleet.peers))
