@@ -37,11 +37,12 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def serving_on(host: str) -> str:
-    """The device of the address that a server binds; ``""``: none is meant, or known."""
+    """The device that a server binds, or that has its address; ``""``: none is meant, or known."""
     if _has_rdma():
         return ""
     found = _look_up(host)
-    return (None if found is None else _device_of(found)) or ""
+    device = _named(host) if found is None else _device_of(found)
+    return device or ""
 
 
 def reading_from(allowed: Sequence[str]) -> str:
@@ -89,6 +90,15 @@ def _towards(rule: str) -> str | None:
         except OSError:
             return None
     return _device_of(ipaddress.ip_address(own))
+
+
+def _named(host: str) -> str | None:
+    """A host to bind that is no address but a device itself."""
+    try:
+        socket.if_nametoindex(host)
+    except (OSError, ValueError):
+        return None
+    return host
 
 
 def _has_rdma() -> bool:
