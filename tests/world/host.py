@@ -133,7 +133,7 @@ class EncoderCache:
         self.users: dict[str, set[str]] = {}
         self.rows: dict[str, int] = {}
         self.unused: OrderedDict[str, int] = OrderedDict()
-        self.evicted: list[str] = []
+        self.evicted: dict[str, int] = {}
 
     def reuse(self, request: Request, index: int) -> bool:
         """Whether the item is there; the request then uses it."""
@@ -154,7 +154,7 @@ class EncoderCache:
         while rows > self.free:
             mm_hash, size = self.unused.popitem(last=False)
             del self.users[mm_hash], self.rows[mm_hash]
-            self.evicted.append(mm_hash)
+            self.evicted[mm_hash] = size
             self.free += size
         return True
 
@@ -331,9 +331,11 @@ class Host:
             )
             request.num_computed += count
             request.placeholders += samples
-        # What was evicted and allocated again in this pass stays where it is.
-        step.evicted = [name for name in self.cache.evicted if name not in self.cache.users]
-        self.cache.evicted = []
+        # What was evicted and allocated again in this pass stays where it is, unless a client
+        # gave its name to something else.
+        rows = self.cache.rows
+        step.evicted = [name for name, size in self.cache.evicted.items() if rows.get(name) != size]
+        self.cache.evicted = {}
         step.metadata = self.delegate.build_connector_meta(None)
         return step
 
