@@ -35,7 +35,7 @@ def address_to_bind(host: str, port: int, *, anywhere: bool) -> str:
         anywhere: Whether it may be one that other hosts can reach.
 
     Raises:
-        BindError: It may not, or the port is none.
+        BindError: It may not, the port is none, or nothing here has that name.
     """
     if not 0 <= port <= 65535:
         # ZMQ would bind it modulo 65536.
@@ -43,7 +43,7 @@ def address_to_bind(host: str, port: int, *, anywhere: bool) -> str:
             f"control socket on {host}:{port}: expected a port from 0 to 65535; set "
             "VLLM_EC_SIDE_CHANNEL_PORT"
         )
-    address = _looked_up(host)
+    address = _looked_up(host, port)
     if not anywhere and not is_loopback(address):
         raise BindError(
             f"control socket on {host}:{port}: {address} is no loopback address, and whoever can "
@@ -54,13 +54,18 @@ def address_to_bind(host: str, port: int, *, anywhere: bool) -> str:
     return address
 
 
-def _looked_up(host: str) -> str:
+def _looked_up(host: str, port: int) -> str:
     if host == "*" or is_address(host):
         return host
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return host  # perhaps an interface; if not, bind says what is wrong
+    except OSError as exc:
+        if any(name == host for _, name in socket.if_nameindex()):
+            return host
+        raise BindError(
+            f"control socket on {host}:{port}: no interface here has that name, and as a host's "
+            f"it has no address ({exc}); set VLLM_EC_SIDE_CHANNEL_HOST to an address of this host"
+        ) from exc
     addresses = [str(item[4][0]) for item in found]
     return next((address for address in addresses if ":" not in address), addresses[0])
 

@@ -14,6 +14,7 @@ import pytest
 from ec_connector.config.peers import ONLY_HERE
 from ec_connector.processes import devices
 from ec_connector.processes.devices import reading_from, serving_on
+from tests.needs import optional
 
 pytestmark = pytest.mark.clause("EC-15.7")
 
@@ -31,7 +32,8 @@ def own() -> tuple[str, str]:
         device = devices._device_of(ipaddress.ip_address(mine))
         if device not in (None, "lo"):
             return mine, str(device)
-    pytest.skip("this host has no address but its own loopback ones")
+    optional(False, "this host has no address but its own loopback ones")
+    raise AssertionError("unreachable")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.3.3", "localhost", "::1", "[::1]"])
@@ -44,7 +46,7 @@ def test_who_binds_a_device_serves_there(host: str) -> None:
     """ZMQ binds names of devices too."""
     with suppress(OSError):
         socket.getaddrinfo(host, None)
-        pytest.skip("some host has the name of a device of ours, and goes before")
+        optional(False, "some host has the name of a device of ours, and goes before")
     assert serving_on(host) == host
 
 

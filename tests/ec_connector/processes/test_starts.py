@@ -22,6 +22,7 @@ from tests.needs import needs
 
 needs("nixl", "zmq")
 
+from ec_connector.network.addresses import BindError
 from ec_connector.processes import engine as engine_end
 from ec_connector.processes import parent_process
 from ec_connector.processes.engine import DataProcessError
@@ -65,7 +66,7 @@ def nothing_is_left() -> Iterator[None]:
 # -------------------------------------------------------------------- what cannot be started
 def refused(*said: str, role: str = "ec_producer", **arguments: Any) -> None:
     started = time.monotonic()
-    with pytest.raises(DataProcessError) as caught:
+    with pytest.raises((DataProcessError, BindError)) as caught:
         Node(role, **arguments)
     text = str(caught.value)
     for part in said:
