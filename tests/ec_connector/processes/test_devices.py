@@ -34,7 +34,9 @@ def own() -> tuple[str, str]:
     pytest.skip("this host has no address but its own loopback ones")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.3.3", "localhost", "::1", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.3.3.3", "localhost", "::1", "[::1]", "::ffff:127.0.0.1"]
+)
 def test_who_binds_loopback_serves_there(host: str) -> None:
     assert serving_on(host) == "lo"
 
