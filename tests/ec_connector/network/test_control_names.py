@@ -132,5 +132,11 @@ def test_only_the_addresses_that_are_allowed_are_tried(context, monkeypatch):
     assert changes(client) == [(("encoder-0", 1), False)]
     client.open(("10.0.0.5", 1), 0.0)  # as an address it is nobody's rule
     assert changes(client) == [(("10.0.0.5", 1), False)]
+    # Nor is there a way back to one that was tried when it was allowed.
+    names._known.clear()
+    names._ask = lambda name: ("127.0.0.1",)
+    client._avoid["encoder-0"] = "127.0.0.1"
+    client.open(("encoder-0", 1), 0.0)
+    assert changes(client) == [(("encoder-0", 1), False)]
     assert tried == ["10.0.0.5"]
     names.close()

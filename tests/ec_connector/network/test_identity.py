@@ -16,10 +16,11 @@ from tests.needs import needs
 needs("zmq", "msgspec")
 
 import zmq
+from zmq.utils import z85
 
 from ec_connector.config.keyfiles import KeyList, KeyPair
 from ec_connector.network.control import Arrived, ControlClient, ControlServer
-from ec_connector.network.identity import KeyDoor, by_address
+from ec_connector.network.identity import KeyDoor, OpenDoor, by_address
 from ec_connector.network.names import Names
 from ec_connector.network.stats import NetworkStats
 from ec_protocol.tables.timing import Timing
@@ -226,8 +227,10 @@ def test_a_key_that_is_removed_is_not_heard_over_its_standing_connection(site: S
 @pytest.mark.clause("EC-15.2")
 def test_nobody_is_let_in_once_nobody_is_there_to_ask(site: Site) -> None:
     """libzmq lets everybody in whom nobody judges, unless it is told not to."""
+    site.context.setsockopt(zmq.HANDSHAKE_IVL, 500)  # which is when the refused one hears of it
     server = site.keyed_server()
     asked, _ = server._door.sockets
+    asked.unbind("inproc://zeromq.zap.01")  # at once; merely closed, it is asked for a while
     asked.close(0)
     server._door._asked = None
     stranger = site.client(new_pair())
@@ -249,6 +252,9 @@ def test_nobody_is_let_in_once_nobody_is_there_to_ask(site: Site) -> None:
         [b"1.0", b"1", b"ec", b"", b"", b"CURVE", b"k" * 31],
         [b"1.0", b"1", b"ec", b"", b"", b"CURVE", b""],
         [b"1.0", b"1", b"ec", b"", b"", b"CURVE"],
+        [b"2.0", b"1", b"ec", b"", b"", b"CURVE", b"listed"],
+        [b"1.0", b"1", b"ec", b"", b"", b"NULL", b"listed"],
+        [b"1.0", b"1", b"ec", b"", b"", b"CURVE", b"listed", b""],
     ],
 )
 @pytest.mark.clause("EC-15.2")
@@ -256,7 +262,10 @@ def test_a_question_that_is_none_of_ours_is_answered_with_no(
     site: Site, asked: list[bytes]
 ) -> None:
     listed = KeyList(str(site.fleet.peers))
-    answer = KeyDoor(site.fleet.pairs["server"], listed, site.stats)._answer(asked)
+    key = z85.decode(site.server_key)
+    door = KeyDoor(site.fleet.pairs["server"], listed, site.stats)
+    assert door._answer([b"1.0", b"1", b"ec", b"", b"", b"CURVE", key])[2] == b"200"
+    answer = door._answer([key if part == b"listed" else part for part in asked])
     assert answer[2] == b"400"
     assert answer[4] == b""
 
@@ -307,6 +316,13 @@ def test_what_a_peer_says_of_itself_is_not_who_it_is(site: Site, name: bytes, so
         (arrived,) = site.heard(server)
     assert arrived.frames == [b"", b"hello"]
     assert arrived.who == b"loopback"
+
+
+@pytest.mark.clause("EC-15.1")
+def test_who_comes_from_nowhere_that_is_known_is_nobody(site: Site) -> None:
+    """All of them together would be one peer, or each as many as it likes."""
+    assert OpenDoor(site.stats).who(zmq.Frame(b"of no connection")) is None
+    assert site.stats.counts == {"requests_of_unknown_peers": 1}
 
 
 @pytest.mark.clause("EC-15.1")

@@ -36,7 +36,9 @@ def own() -> tuple[str, str]:
     raise AssertionError("unreachable")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.3.3", "localhost", "::1", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.3.3.3", "localhost", "::1", "[::1]", "::ffff:127.0.0.1"]
+)
 def test_who_binds_loopback_serves_there(host: str) -> None:
     assert serving_on(host) == "lo"
 
