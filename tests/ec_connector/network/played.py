@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from ec_connector.network.control import Arrived
 from ec_connector.network.data.base import DataPlaneReader, DataPlaneServer, Pieces, ReadEvent
 from ec_connector.processes.spec import DataSpec, InstanceSpec
 from ec_protocol.p2p import wire
@@ -60,7 +61,8 @@ class Client:
     def __init__(self) -> None:
         self.sockets: list[Any] = []
         self.requests: list[XferReq] = []
-        self.answers: list[tuple[Any, list[bytes]]] = []
+        self.answers: list[Arrived] = []
+        self.refused = 0
         self.changed: list[tuple[Any, bool]] = []
         self.closed: list[Any] = []
         self.ended = False
@@ -72,7 +74,7 @@ class Client:
         self.requests.append(wire.decode_request([b"", payload]))
         return True
 
-    def receive(self) -> list[tuple[Any, list[bytes]]]:
+    def receive(self) -> list[Arrived]:
         answers, self.answers = self.answers, []
         return answers
 
@@ -92,7 +94,7 @@ class Client:
     def answer(self, request: XferReq, status: int = 0, **fields: Any) -> None:
         """The producer answers; with a grant of as many blocks as it likes if it is OK."""
         ack = XferAck(request.mm_hash, status, request.session_id, **fields)
-        self.answers.append((PEER, [b"", wire.encode(ack)]))
+        self.answers.append(Arrived(PEER, [b"", wire.encode(ack)]))
 
     def grant(self, request: XferReq, nbytes: int = BLOCK) -> None:
         self.answer(

@@ -16,7 +16,7 @@ needs("zmq", "msgspec")
 
 import zmq
 
-from ec_connector.network.control import ControlServer
+from ec_connector.network.control import Arrived, ControlServer
 from ec_connector.network.data.base import DataPlaneError
 from ec_connector.network.stats import NetworkStats
 from ec_connector.processes import server as server_module
@@ -54,11 +54,11 @@ class Control:
 
     def __init__(self) -> None:
         self.sockets: list[Any] = []
-        self.requests: list[tuple[bytes, list[bytes]]] = []
+        self.requests: list[Arrived] = []
         self.answers: list[bytes] = []
         self.closed = False
 
-    def receive(self) -> list[tuple[bytes, list[bytes]]]:
+    def receive(self) -> list[Arrived]:
         requests, self.requests = self.requests, []
         return requests
 
@@ -95,7 +95,7 @@ class Bench:
 
     def grant(self) -> None:
         request = XferReq("h", COMPAT, "c.1", 2, 1, "c")
-        self.control.requests.append((b"peer", [b"", wire.encode(request)]))
+        self.control.requests.append(Arrived(b"peer", [b"", wire.encode(request)], b"host"))
         self.serving.turn()
         assert self.grants.open_grants == 1
 
@@ -152,7 +152,7 @@ def test_the_last_packets_get_a_little_progress(bench: Bench) -> None:
 
 @pytest.mark.clause("EC-8.1")
 def test_a_request_that_cannot_be_read_is_counted_and_the_next_is_answered(bench: Bench) -> None:
-    bench.control.requests.append((b"peer", [b"", b"\xff"]))
+    bench.control.requests.append(Arrived(b"peer", [b"", b"\xff"], b"host"))
     bench.grant()
     assert len(bench.control.answers) == 1
     assert bench.stats.counts["malformed_frames"] == 1
