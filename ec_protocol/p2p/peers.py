@@ -111,7 +111,7 @@ class Peer:
     def variables(self) -> dict[str, Any]:
         """The peer's spec variables, for traces."""
         return {
-            "key": f"{self.key[0]}:{self.key[1]}",
+            "key": ":".join(map(str, self.key)),
             "state": self.state,
             "incarnation": self.incarnation,
             "version": self.version,
