@@ -19,6 +19,7 @@ import zmq
 from zmq.utils import z85
 
 from ec_connector.config.keyfiles import KeyList, KeyPair
+from ec_connector.network.addresses import BindError
 from ec_connector.network.control import Arrived, ControlClient, ControlServer
 from ec_connector.network.identity import KeyDoor, OpenDoor, by_address
 from ec_connector.network.names import Names
@@ -271,6 +272,13 @@ def test_a_question_that_is_none_of_ours_is_answered_with_no(
 
 
 # ---------------------------------------------------------------------- without keys
+@pytest.mark.clause("EC-15.5")
+def test_what_is_bound_is_judged_where_it_is_bound(site: Site) -> None:
+    """A name that was judged before may mean something else by now."""
+    with pytest.raises(BindError, match=r"0\.0\.0\.0 is no loopback address"):
+        ControlServer(site.context, "0.0.0.0", 0, Timing())
+
+
 @pytest.mark.clause("EC-15.1")
 @pytest.mark.parametrize(
     ("address", "who"),
