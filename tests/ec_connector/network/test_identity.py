@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,30 @@ def test_a_question_that_is_none_of_ours_is_answered_with_no(
     answer = door._answer([key if part == b"listed" else part for part in asked])
     assert answer[2] == b"400"
     assert answer[4] == b""
+
+
+def test_a_door_closes_although_nobody_has_counted_who_knocked(site: Site) -> None:
+    """libzmq waits for room to tell us of one more, and with it whoever tells it to stop."""
+    site.context.setsockopt(zmq.RCVHWM, 1)
+    server = site.keyed_server()
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+    for _ in range(2000):
+        with socket.create_connection((HERE, server.port)) as raw:
+            raw.settimeout(0.5)
+            try:
+                raw.sendall(greeting)
+                while raw.recv(64):
+                    continue
+            except TimeoutError:
+                break
+            except OSError:
+                continue
+    else:
+        pytest.skip("there is room for all of them")
+    closing = threading.Thread(target=server.close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
 
 
 # ---------------------------------------------------------------------- without keys
