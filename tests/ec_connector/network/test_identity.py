@@ -292,8 +292,11 @@ def test_a_door_closes_although_nobody_has_counted_who_knocked(site: Site) -> No
         pytest.skip("there is room for all of them")
     closing = threading.Thread(target=server.close, daemon=True)
     closing.start()
-    closing.join(10.0)
-    assert not closing.is_alive()
+    closing.join(5.0)
+    stuck = closing.is_alive()
+    while closing.is_alive():
+        server._door.turn()  # which frees it, for the tests after this one
+    assert not stuck
 
 
 # ---------------------------------------------------------------------- without keys
