@@ -163,9 +163,7 @@ class KeyDoor:
         with contextlib.suppress(zmq.Again):
             for _ in range(_BURST):
                 asked.send_multipart(self._answer(asked.recv_multipart(zmq.NOBLOCK)))
-        with contextlib.suppress(zmq.Again):
-            for _ in range(_BURST):
-                self._count(parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"])
+        self._count_failed(monitor, _BURST)
 
     def who(self, frame: zmq.Frame) -> bytes | None:
         """The key that its sender authenticated with, if it is still in the list."""
@@ -178,7 +176,10 @@ class KeyDoor:
 
     def close(self) -> None:
         """Nobody is let in any more. May be called twice."""
-        if self._guarded is not None:
+        if self._guarded is not None and self._monitor is not None:
+            # Where there is no room for more of them, libzmq waits for some, and we for it.
+            while self._count_failed(self._monitor, _BURST):
+                continue
             self._guarded.disable_monitor()
         if self._asked is not None:
             self._asked.unbind(_ZAP)  # at once, for whoever is to answer next
@@ -195,6 +196,14 @@ class KeyDoor:
         if key and self._listed.knows(key.decode()):
             return [_ZAP_VERSION, number, b"200", b"OK", key, b""]
         return [_ZAP_VERSION, number, b"400", b"this key is not in the list", b"", b""]
+
+    def _count_failed(self, monitor: zmq.Socket[bytes], most: int) -> bool:
+        """Count handshakes that failed; whether there were as many as that."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(most):
+                self._count(parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"])
+            return True
+        return False
 
     def _count(self, event: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -267,6 +267,19 @@ def test_at_the_start_a_list_that_is_none_is_an_error(fleet: Fleet, tmp_path: Pa
         KeyList(str(fleet.peers))
 
 
+def test_a_list_that_somebody_else_owns_is_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns it can write it, whatever its mode is now."""
+    fleet.member("a")
+    owner = fleet.peers.stat().st_uid
+    monkeypatch.setattr(keyfiles.os, "geteuid", lambda: owner + 1)
+    monkeypatch.setattr(keyfiles, "_ROOT", -1)
+    for path in (fleet.peers, fleet.peers / "a.key"):
+        with pytest.raises(KeyFileError, match=f"it belongs to user {owner}"):
+            KeyList(str(path))
+
+
 def test_a_secret_among_the_public_ones_is_noticed(fleet: Fleet) -> None:
     fleet.member("a")
     secret = fleet.own / "a.key_secret"

@@ -103,8 +103,9 @@ def test_who_names_the_same_peer_shares_its_fetch() -> None:
     e = engine()
     one = Request("one", [item("a", has_media=False)], said("a", HONEST))
     two = Request("two", [item("a", has_media=False)], said("a", HONEST))
-    for request in (one, two):
+    for request in (one, two, one):
         assert not e.scheduler.ensure_cache_available(request, 0)
+    assert not e.scheduler.take_unavailable_requests(), "they wait"
     land(e, HONEST)
     for request in (one, two):
         metadata = e.step(request)
@@ -191,6 +192,14 @@ def test_what_contradicts_a_request_is_not_loaded_although_it_names_the_peer() -
     other = Request("other", [item("a", 2)], said("a", EVIL, 2))
     e.scheduler.ensure_cache_available(other, 0)
     assert not e.scheduler.has_cache_item("a")
+    # Nor when the same step loads it for the one that means it.
+    e.scheduler.ensure_cache_available(attacker, 0)
+    assert e.scheduler.has_cache_item("a")
+    for request in (attacker, other):
+        e.scheduler.update_state_after_alloc(request, 0)
+    metadata = e.scheduler.build_connector_meta()
+    assert [op.stranger for op in metadata.loads] == [f"p:{EVIL}"]
+    assert [op.nbytes for op in metadata.saves] == [2 * BLOCK]
 
 
 def test_with_peers_that_have_authenticated_one_fetch_is_everybodys() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import zmq
 from zmq.utils import z85
 
 from ec_connector.config.keyfiles import KeyList, KeyPair
+from ec_connector.network.addresses import BindError
 from ec_connector.network.control import Arrived, ControlClient, ControlServer
 from ec_connector.network.identity import KeyDoor, OpenDoor, by_address
 from ec_connector.network.names import Names
@@ -270,7 +273,41 @@ def test_a_question_that_is_none_of_ours_is_answered_with_no(
     assert answer[4] == b""
 
 
+def _close_with_nobody_counted(folder: Path) -> None:
+    site = Site(folder)
+    site.context.setsockopt(zmq.RCVHWM, 1)
+    server = site.keyed_server()
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+    for _ in range(2000):
+        with suppress(ConnectionError), socket.create_connection((HERE, server.port)) as raw:
+            raw.settimeout(0.5)
+            raw.sendall(greeting)
+            try:
+                while raw.recv(64):
+                    continue
+            except TimeoutError:
+                break  # there is no room to tell of this one
+    server.close()
+
+
+def test_a_door_closes_although_nobody_has_counted_who_knocked(tmp_path: Path) -> None:
+    """libzmq waits for room to tell us of one more, and with it whoever tells it to stop."""
+    closing = get_context("spawn").Process(target=_close_with_nobody_counted, args=(tmp_path,))
+    closing.start()
+    closing.join(20.0)
+    closing.kill()
+    closing.join()
+    assert closing.exitcode == 0
+
+
 # ---------------------------------------------------------------------- without keys
+@pytest.mark.clause("EC-15.5")
+def test_what_is_bound_is_judged_where_it_is_bound(site: Site) -> None:
+    """A name that was judged before may mean something else by now."""
+    with pytest.raises(BindError, match=r"0\.0\.0\.0 is no loopback address"):
+        ControlServer(site.context, "0.0.0.0", 0, Timing())
+
+
 @pytest.mark.clause("EC-15.1")
 @pytest.mark.parametrize(
     ("address", "who"),
