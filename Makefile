@@ -22,6 +22,8 @@ E2E_PIP := $(E2E)/bin/python -m pip --disable-pip-version-check -qq
 comma := ,
 ARGS ?=
 JOBS ?= 2
+# Tests wait for processes half of their time.
+TESTERS ?= $(shell expr $(JOBS) + 1)
 BENCH ?= core tier
 
 # A name on PATH may be a shim that fails when it is called, so each candidate
@@ -137,12 +139,12 @@ generated: $(STAMP)
 LAST := tests/test_traces_of_this_run.py
 pytest: $(STAMP)
 	$(call step,pytest,export EC_SESSION_TRACES="$$(mktemp -d)"; \
-		$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --ignore $(LAST) \
+		$(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile --ignore $(LAST) \
 			-m 'not slow and not vllm' $(ARGS); first=$$?; \
 		$(BIN)/python -m pytest -q $(LAST) && exit $$first)
 
 slow: $(STAMP)
-	$(call step,slow tests,$(BIN)/python -m pytest -q -m 'slow and not vllm')
+	$(call step,slow tests,$(BIN)/python -m pytest -q -n $(JOBS) -m 'slow and not vllm')
 
 quick-models: $(STAMP)
 	$(call step,models that take seconds,$(BIN)/ec-protocol check --tier quick --jobs $(JOBS))
