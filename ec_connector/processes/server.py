@@ -106,8 +106,11 @@ class Server:
 
     def _door(self, instance: InstanceSpec) -> Door:
         """Who lets peers in, and says who they are."""
-        if instance.key_file is None or instance.peer_keys is None:
+        if instance.key_file is None and instance.peer_keys is None:
             return OpenDoor(self._stats)
+        if instance.key_file is None or instance.peer_keys is None:
+            # The engine has seen to it; what it was would be open to everybody.
+            raise DataProcessError("ec_key_file and ec_peer_keys: one without the other; set both")
         pair = read_key_pair(instance.key_file)
         self.key = pair.public
         return KeyDoor(pair, KeyList(instance.peer_keys, clock=self._clock), self._stats)

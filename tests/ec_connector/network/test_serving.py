@@ -269,3 +269,12 @@ def test_a_server_that_cannot_publish_gives_its_port_back(
         Server(spec, End(), ServerPlane(), 1 << 32)  # type: ignore[arg-type]
     ControlServer(context, HERE, port, Timing()).close()
     del refused
+
+
+@pytest.mark.clause("EC-15.2")
+@pytest.mark.parametrize("one", ["key_file", "peer_keys"])
+def test_half_of_what_keys_need_lets_nobody_in(memory: tuple[int, int], one: str) -> None:
+    spec = data_spec("server", bind=(HERE, 0), **{one: "/nowhere"})
+    spec = msgspec.structs.replace(spec, table=memory[0], ledger=memory[1])
+    with pytest.raises(DataProcessError, match="set both"):
+        Server(spec, End(), ServerPlane(), 1 << 32)  # type: ignore[arg-type]
