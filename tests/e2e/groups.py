@@ -23,6 +23,7 @@ from tests.e2e.idle import idle
 from tests.e2e.platform import ROOT
 from tests.e2e.rows import Row, each
 from tests.e2e.server import Server, ServerError, free_port
+from tests.world.keys import Fleet
 
 #: Bytes of one picture's encoding in the tiny Qwen2-VL: 64 rows of 128 floats.
 PICTURE_BYTES: Final = 64 * 128 * 4
@@ -190,15 +191,19 @@ class Ways(Group):
 
 
 class PeerToPeer(Group):
-    """(b) pulls, (d) kill -9, (e) restart, (f) stop, and what else goes wrong."""
+    """(b) pulls, (d) kill -9, (e) restart, (f) stop, and what else goes wrong; with keys."""
 
     name = "p2p"
     kinds = ("qwen2vl",)
     planned = (16, 260.0)
 
     def prepare(self) -> None:
-        """A plain server, a producer and a consumer."""
+        """A plain server, a producer and a consumer, which know each other by keys."""
+        folder = self.folder / "keys"
+        folder.mkdir(parents=True)
+        fleet = Fleet(folder)
         self._said = {"ec_cpu_bytes": ROOMY, "ec_enable_nixl": True, **PATIENT}
+        self._keys = fleet.member("producer")
         self._side = {
             "VLLM_EC_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_EC_SIDE_CHANNEL_PORT": str(free_port()),
@@ -208,13 +213,13 @@ class PeerToPeer(Group):
         self._consumer = self.server(
             "consumer",
             "qwen2vl",
-            said=connector("ec_consumer", **self._said),
+            said=connector("ec_consumer", **self._said, **fleet.member("consumer")),
             # It plans the next step before this one is over, on a CPU too.
             ahead=True,
         )
 
     def _start_producer(self, name: str, **options: Any) -> Server:
-        said = connector("ec_producer", **self._said)
+        said = connector("ec_producer", **self._said, **self._keys)
         return self.server(name, "qwen2vl", said=said, env=self._side, **options)
 
     def scenarios(self, ahead: Ahead) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ec_connector.bench.platforms import Platform
+from ec_protocol.names import encoding_of
 from tests.e2e.platform import ROOT
 
 # vllm:ec_items_total{engine="0",model_name="tiny",result="hit"} 3.0
@@ -257,7 +258,9 @@ class Server(Process):
                 action = record["action"]
                 if trace != self.trace and action in ("Alloc", "Cancel", "Reclaim"):
                     continue
-                if mm_hash is None or record["args"].get("mm_hash") == mm_hash:
+                # By whosever word it is kept (EC-15.8).
+                name = record["args"].get("mm_hash", "")
+                if mm_hash is None or encoding_of(name) == mm_hash:
                     found[action] += 1
         return found
 
