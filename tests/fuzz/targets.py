@@ -204,7 +204,7 @@ def conversation(data: bytes) -> None:
             case 5 if world.prepared:
                 world.post(sorted(world.prepared)[which % len(world.prepared)])
             case 6 if world.posted:
-                world.finish(sorted(world.posted)[which % len(world.posted)])
+                _end(world, sorted(world.posted)[which % len(world.posted)])
             case 7:
                 world.tick((0.01, 0.5, 3.0, 40.0)[which % 4])
             case 8 if kept:
@@ -221,6 +221,17 @@ def conversation(data: bytes) -> None:
         world.carry_out()
         del kept[:-64]
     world.check()
+
+
+def _end(world: World, attempt: int) -> None:
+    """A READ ends; out of a process that is gone nothing can be read."""
+    if world.posted[attempt].agent_metadata == world.producer.metadata:
+        world.finish(attempt)
+    else:
+        world.node.read_failed(attempt, world.now)
+        world.carry_out()
+        world.node.proven([attempt], world.now)
+        world.posted.pop(attempt, None)
 
 
 def _save(world: World, name: str) -> None:
