@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of each target, a second of looking for more, and that it would be noticed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT, needs
+from tests.fuzz.__main__ import CORPUS, FOUND, KEEP, KEEP_BYTES, fuzz
+from tests.fuzz.targets import TARGETS
+
+pytestmark = pytest.mark.clause("EC-8.1", "EC-8.8")
+
+
+def kept(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_is_known_is_read_rightly(name: str) -> None:
+    target = TARGETS[name]
+    known = [path.read_bytes() for path in kept(CORPUS / name) + kept(FOUND / name)]
+    assert known, "a campaign leaves something"
+    for data in [*target.seeds(), *known]:
+        target.run(data)
+
+
+def test_the_corpus_is_small_and_of_these_targets() -> None:
+    assert {path.parent.name for path in kept(CORPUS) + kept(FOUND)} <= set(TARGETS)
+    for name in TARGETS:
+        files = kept(CORPUS / name)
+        assert len(files) <= KEEP
+        assert all(path.stat().st_size <= KEEP_BYTES for path in files)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.timeout(180)
+def test_a_second_of_looking_finds_nothing(name: str, request: pytest.FixtureRequest) -> None:
+    needs.installed("atheris")
+    seed = abs(hash(request.node.nodeid)) % (1 << 31)
+    outcome = fuzz(name, 0, 1, seed)
+    assert outcome.found == [], f"seed {seed}: {outcome.said}"
+    assert outcome.inputs > 10
+    assert outcome.edges > 10
+
+
+@pytest.mark.timeout(180)
+def test_a_reader_that_raises_something_else_is_found(tmp_path: Path) -> None:
+    """The seeds of a target alone do not show it: libFuzzer has to make it up."""
+    needs.installed("atheris")
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import sys, atheris\n"
+        "from tests.fuzz import targets\n"
+        "from tests.fuzz.__main__ import fuzz\n"
+        "def broken(data):\n"
+        "    if data[:1] == b'E' and data[1:2] == b'C':\n"
+        "        raise KeyError('data')\n"
+        "atheris.instrument_func(broken)\n"
+        f"atheris.Setup(['x', '-runs=200000', '-artifact_prefix={tmp_path}/'], broken)\n"
+        "atheris.Fuzz()\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "KeyError" in done.stdout + done.stderr
