@@ -114,6 +114,10 @@ def read_source(
         return "bad_mm_hash"
     if not isinstance(host, str) or not HOST.fullmatch(host):
         return "bad_peer_host"
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    # What is left could mean this host, which nobody has named.
+    if not bare or "[" in bare or "]" in bare:
+        return "bad_peer_host"
     rules = PeerRules() if rules is None else rules
     if rules.allowed is not None and not rules.allowed(host):
         return "foreign_peer_host"
@@ -136,7 +140,7 @@ def read_source(
         or tuple(shape) != item.shape
     ):
         return "shape_contradicts_request"
-    return Source(host.strip("[]"), port, key or "")
+    return Source(bare, port, key or "")
 
 
 def _refuse_key(key: object, rules: PeerRules) -> str | None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests import ROOT
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import ANY, TARGETS
 
 HERE: Final = Path(__file__).resolve().parent
 CORPUS: Final = HERE / "corpus"
@@ -68,13 +68,13 @@ def fuzz(name: str, inputs: int, seconds: int, seed: int, keep: bool = False) ->
     """Run one target.
 
     Args:
-        name: Which.
+        name: Which; ``any``: all in one.
         inputs: Most inputs; 0: no bound.
         seconds: Longest time; 0: no bound.
         seed: Of libFuzzer.
         keep: Whether what covers something new becomes part of the corpus.
     """
-    target, began = TARGETS[name], time.monotonic()
+    target, began = TARGETS.get(name, ANY), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ec-fuzz-") as made:
         work, seeds, bad = (Path(made) / part for part in ("work", "seeds", "bad"))
         for folder in (work, seeds, bad):
@@ -101,7 +101,7 @@ def fuzz(name: str, inputs: int, seconds: int, seed: int, keep: bool = False) ->
         if status != 0 and not found:
             found = [f"(libFuzzer ended with {status})"]
         if keep and not found:
-            _keep(name, work, known)
+            _keep(name, work)
     units, covered = _UNITS.findall(said), _COVERED.findall(said)
     return Outcome(
         target=name,
@@ -134,17 +134,16 @@ def _take(name: str, path: Path) -> str:
     return str(to.relative_to(ROOT))
 
 
-def _keep(name: str, work: Path, known: list[str]) -> None:
-    """Few small inputs that cover together what all did."""
-    with tempfile.TemporaryDirectory(prefix="ec-fuzz-") as made:
-        _child(name, "-merge=1", f"-max_len={KEEP_BYTES}", made, str(work), *known)
-        smallest = sorted(Path(made).iterdir(), key=lambda path: path.stat().st_size)
-        corpus = CORPUS / name
-        shutil.rmtree(corpus, ignore_errors=True)
-        corpus.mkdir(parents=True)
-        # Evenly over all lengths: the longest reach farthest.
-        for path in smallest[:: max(1, -(-len(smallest) // KEEP))]:
-            shutil.copyfile(path, corpus / path.name[:16])
+def _keep(name: str, work: Path) -> None:
+    """Few of the small inputs that each covered something new."""
+    new = [path for path in work.iterdir() if path.stat().st_size <= KEEP_BYTES]
+    new.sort(key=lambda path: (path.stat().st_size, path.name))
+    corpus = CORPUS / name
+    shutil.rmtree(corpus, ignore_errors=True)
+    corpus.mkdir(parents=True)
+    # Evenly over all lengths: the longest reach farthest.
+    for path in new[:: max(1, -(-len(new) // KEEP))]:
+        shutil.copyfile(path, corpus / path.name[:16])
 
 
 def show(outcomes: list[Outcome]) -> None:

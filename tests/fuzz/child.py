@@ -12,14 +12,14 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["ec_protocol", "ec_connector", "ec_verify"]):
-    from tests.fuzz.targets import TARGETS
+    from tests.fuzz.targets import ANY, TARGETS
 
 
 def main() -> None:
     """Never returns."""
     logging.disable()
     name, *arguments = sys.argv[1:]
-    atheris.Setup([sys.argv[0], *arguments], TARGETS[name].run)
+    atheris.Setup([sys.argv[0], *arguments], TARGETS.get(name, ANY).run)
     atheris.Fuzz()
 
 
