@@ -89,6 +89,8 @@ class ECConfig:
         key_file: This instance's own keys; None: peers have no keys.
         peer_keys: The public keys of its peers; None likewise.
         insecure_control: Whether strangers on other hosts may read from here.
+        encoder_revision: What the operator calls this encoder; None: it is looked at.
+        require_encoder_hash: Whether peers must say which encoder is theirs.
     """
 
     role: Role
@@ -109,6 +111,8 @@ class ECConfig:
     key_file: str | None = None
     peer_keys: str | None = None
     insecure_control: bool = False
+    encoder_revision: str | None = None
+    require_encoder_hash: bool = False
 
     @classmethod
     def parse(
@@ -171,6 +175,8 @@ class ECConfig:
             key_file=values["ec_key_file"],
             peer_keys=values["ec_peer_keys"],
             insecure_control=values["ec_insecure_control"],
+            encoder_revision=values["ec_encoder_revision"],
+            require_encoder_hash=values["ec_require_encoder_hash"],
             nixl_backends=values["ec_nixl_backends"],
             peer_quota=values["ec_peer_quota"],
             grant_quota=values["ec_grant_quota"],

@@ -46,6 +46,8 @@ def instance_spec(
         compat_hash=wire.compatibility_hash(
             facts.vllm_version, facts.model, f"torch.{facts.dtype}", region.block_size_bytes
         ),
+        encoder_hash=facts.encoder_hash,
+        encoder_required=config.require_encoder_hash,
         timing={field.name: getattr(config.timing, field.name) for field in fields(config.timing)},
         nixl=which_nixl(),
         backends=config.nixl_backends,

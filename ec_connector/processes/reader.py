@@ -72,6 +72,7 @@ class ReaderWork:
             compat_hash=instance.compat_hash,
             session=f"{instance.incarnation}-{spec.process}",
             trace=trace,
+            terms=instance.terms(),
         )
         self._reading = Reading(
             self._context,

@@ -28,16 +28,20 @@ from ec_protocol.p2p.commands import (
     Command,
     ForgetRead,
     OpenPeer,
+    PeerKey,
     PrepareRead,
     ReleaseGrant,
     SendReq,
 )
 from ec_protocol.p2p.reader import Reader
+from ec_protocol.p2p.wire import XferStatus
 
 logger = logging.getLogger(__name__)
 
 #: Requests of which is remembered when they were sent; some are never answered.
 _MAX_UNANSWERED: Final = 4096
+#: Producers of which it is logged that they cannot be read from.
+_MAX_NOTED: Final = 256
 #: Timers are looked at no more often while a transfer keeps the process busy.
 TICK_S: Final = 1e-3
 
@@ -81,6 +85,7 @@ class Reading:
         )
         self._sent_at: dict[int, float] = {}
         self._posted_at: dict[int, float] = {}
+        self._incompatible: set[PeerKey] = set()
         self._ticked_at = float("-inf")
 
     @property
@@ -134,6 +139,8 @@ class Reading:
                 fetches.counters["malformed_frames"] += 1
                 continue
             fetches.attempts.peers.heard_from(peer)
+            if ack.status == XferStatus.NACK_INCOMPAT:
+                self._note_incompatible(peer)
             attempt = fetches.on_ack(peer, ack, now)
             if attempt is not None and attempt in self._sent_at:
                 self._stats.sample("ack", now - self._sent_at.pop(attempt))
@@ -147,6 +154,16 @@ class Reading:
                 fetches.peer_lost(peer, self._clock())
                 client.close(peer)
         return bool(arrived or changes)
+
+    def _note_incompatible(self, peer: PeerKey) -> None:
+        """Say once of each producer that it has another encoder: nobody reads from it."""
+        if peer not in self._incompatible and len(self._incompatible) < _MAX_NOTED:
+            self._incompatible.add(peer)
+            logger.warning(
+                "%s:%s refuses: its vLLM, model, dtype, width or encoder is another one; compare "
+                "the lines that begin with `encoder` in both logs",
+                *peer[:2],
+            )
 
     def _progress(self) -> bool:
         """The READs."""

@@ -133,6 +133,7 @@ class Server:
             base_addr=base_addr,
             peer_quota=instance.peer_quota,
             grant_quota=instance.grant_quota,
+            terms=instance.terms(),
         )
 
     def _publisher(self, spec: DataSpec) -> Any:

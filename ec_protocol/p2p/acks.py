@@ -96,7 +96,11 @@ class Acks:
         elif ack.status in wire.RETRYABLE_NACKS:
             self._attempts.retry(attempt, now + self._attempts.timing.retry_interval_s, now)
         elif ack.status != XferStatus.OK:
+            if ack.status == XferStatus.NACK_INCOMPAT:
+                self._counters["incompatible"] += 1
             self._refuse(attempt, now)
+        elif not self._same_encoder(ack):
+            self._refuse(attempt, now, ack.agent_metadata)
         else:
             try:
                 command = attempt.prepare(ack, self._attempts.tier.block_size_bytes)
@@ -105,6 +109,15 @@ class Acks:
                 self._refuse(attempt, now, ack.agent_metadata)
             else:
                 self._attempts.grant(attempt, ack, command, now)
+
+    def _same_encoder(self, ack: XferAck) -> bool:
+        """Whether what is granted means to us what it means there (EC-8.10)."""
+        judgement = self._attempts.terms.judge(ack.encoder_hash)
+        if judgement == "unproven":
+            self._counters["encoders_unproven"] += 1
+        elif judgement == "differs":
+            self._counters["encoders_differ"] += 1
+        return judgement != "differs"
 
     def _refuse(self, attempt: Attempt, now: float, agent_metadata: bytes = b"") -> None:
         self._counters["refused"] += 1

@@ -26,6 +26,7 @@ from ec_protocol.p2p.shelf import Found, Shelf
 from ec_protocol.p2p.wire import XferAck, XferReq, XferStatus
 from ec_protocol.tables.dispatch import GRANT, Dispatcher
 from ec_protocol.tables.timing import Timing
+from ec_protocol.terms import Terms
 
 _NAMED: Final = GRANT.mask("names_this_attempt")
 #: Grants that may be outstanding, however small what they pin: each is state, and is looked
@@ -34,6 +35,7 @@ MAX_GRANTS: Final = 4096
 #: For how many leases a key without an attempt id stays ambiguous after a grant
 #: on it ended without a notice: the notice may still be on its way.
 _AMBIGUOUS_LEASES: Final = 10
+_NO_TERMS: Final = Terms()
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +96,7 @@ class ProducerGrants:
         grant_quota: Share of the region that all grants together may pin, 0 to 1. What
             is larger is granted while there is no other grant, and not again until a
             lease after its end.
+        terms: What is said and demanded beyond ``compat_hash``.
     """
 
     def __init__(
@@ -107,8 +110,10 @@ class ProducerGrants:
         agent_metadata: bytes = b"",
         peer_quota: float = 0.5,
         grant_quota: float = 0.9,
+        terms: Terms = _NO_TERMS,
     ) -> None:
         self.shelf = shelf
+        self.terms = terms
         self._recorder = shelf.recorder
         self.timing = timing
         self.compat_hash = compat_hash
@@ -201,6 +206,12 @@ class ProducerGrants:
             return XferStatus.NACK_VERSION
         if req.compatibility_hash != self.compat_hash:
             return XferStatus.NACK_INCOMPAT
+        encoder = self.terms.judge(req.encoder_hash)
+        if encoder == "differs":
+            self.counters["encoders_differ"] += 1
+            return XferStatus.NACK_INCOMPAT
+        if encoder == "unproven":
+            self.counters["encoders_unproven"] += 1
         if not req.session_id or ":" in req.session_id:
             # Without a session the notice could not name the attempt; with a colon
             # two different attempts could have the same notice.
@@ -279,6 +290,7 @@ class ProducerGrants:
                 block_size=self.shelf.block_size_bytes,
                 extents=list(entry.extents),
                 nbytes=entry.nbytes,
+                encoder_hash=self.terms.encoder_hash,
             )
         self.describe_region()
         return XferAck(

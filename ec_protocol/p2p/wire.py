@@ -76,6 +76,7 @@ class XferReq(msgspec.Struct, tag="req", omit_defaults=True, frozen=True):
             leaves its own out.
         attempt_id: The attempt; present exactly when the peer reads extents.
         incarnation: The consumer process's own number.
+        encoder_hash: What else decides the consumer's encodings; see ``Terms``.
     """
 
     mm_hash: _Hash
@@ -84,6 +85,7 @@ class XferReq(msgspec.Struct, tag="req", omit_defaults=True, frozen=True):
     connector_version: _Natural = 0
     attempt_id: _Natural | None = None
     incarnation: _Short = ""
+    encoder_hash: _Short = ""
 
 
 class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
@@ -104,6 +106,7 @@ class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
         block_size: New form: bytes of a block.
         extents: New form: [start, count] in blocks, in the order of the bytes.
         nbytes: New form: bytes of the encoding.
+        encoder_hash: New form: what else decides the producer's encodings; see ``Terms``.
     """
 
     mm_hash: _Hash
@@ -119,6 +122,7 @@ class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
     block_size: _Natural = 0
     extents: Annotated[list[tuple[_Natural, _Natural]], Meta(max_length=MAX_EXTENTS)] = []
     nbytes: _Natural = 0
+    encoder_hash: _Short = ""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -60,10 +60,11 @@ class Client:
     def __init__(self) -> None:
         self.sockets: list[Any] = []
         self.requests: list[XferReq] = []
-        self.answers: list[tuple[Any, list[bytes]]] = []
+        self.answers: list[tuple[Any, list[bytes], bytes]] = []
         self.changed: list[tuple[Any, bool]] = []
         self.closed: list[Any] = []
         self.ended = False
+        self.refused = 0
 
     def open(self, peer: Any, now: float) -> None:
         pass
@@ -72,7 +73,7 @@ class Client:
         self.requests.append(wire.decode_request([b"", payload]))
         return True
 
-    def receive(self) -> list[tuple[Any, list[bytes]]]:
+    def receive(self) -> list[tuple[Any, list[bytes], bytes]]:
         answers, self.answers = self.answers, []
         return answers
 
@@ -92,7 +93,7 @@ class Client:
     def answer(self, request: XferReq, status: int = 0, **fields: Any) -> None:
         """The producer answers; with a grant of as many blocks as it likes if it is OK."""
         ack = XferAck(request.mm_hash, status, request.session_id, **fields)
-        self.answers.append((PEER, [b"", wire.encode(ack)]))
+        self.answers.append((PEER, [b"", wire.encode(ack)], b"who"))
 
     def grant(self, request: XferReq, nbytes: int = BLOCK) -> None:
         self.answer(

@@ -58,9 +58,9 @@ class Control:
         self.answers: list[bytes] = []
         self.closed = False
 
-    def receive(self) -> list[tuple[bytes, list[bytes]]]:
+    def receive(self) -> list[tuple[bytes, list[bytes], bytes]]:
         requests, self.requests = self.requests, []
-        return requests
+        return [(socket, frames, socket) for socket, frames in requests]
 
     def send(self, identity: bytes, payload: bytes) -> bool:
         self.answers.append(payload)
