@@ -136,6 +136,15 @@ def _keys() -> dict[str, Key]:
             values_of.flag,
         ),
         Key(
+            "ec_integrity",
+            "str",
+            "off",
+            "`checksum`: a producer gives a checksum of each encoding to peers that ask for it; a "
+            "consumer asks, compares what it has read, encodes for itself if that differs, and "
+            "reads from nobody that gives none. `off`: neither.",
+            values_of.integrity,
+        ),
+        Key(
             "ec_advertised_host",
             "str",
             None,

@@ -198,6 +198,13 @@ def name(key: str, value: object) -> str:
     return value
 
 
+def integrity(key: str, value: object) -> str:
+    """How it is made sure that what came is what was there."""
+    if value not in ("off", "checksum"):
+        raise wrong(key, value, "off or checksum")
+    return str(value)
+
+
 def topic(key: str, value: object) -> str:
     """The first frame of an event message."""
     if not isinstance(value, str) or len(value.encode(errors="replace")) > 256:

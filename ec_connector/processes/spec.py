@@ -41,6 +41,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         compat_hash: See ``wire.compatibility_hash``.
         encoder_hash: See ``Terms``.
         encoder_required: Likewise.
+        checksum: Likewise.
         timing: Timers by name.
         nixl: Module that has NIXL's bindings.
         backends: NIXL backends.
@@ -73,6 +74,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[str, ...]
     encoder_hash: str = ""
     encoder_required: bool = False
+    checksum: str = ""
     writable: bool = False
     bind: tuple[str, int] | None = None
     advertised: tuple[str | None, int | None] = (None, None)
@@ -101,7 +103,11 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def terms(self) -> Terms:
         """What is said to peers beyond the compatibility hash, and demanded of them."""
-        return Terms(encoder_hash=self.encoder_hash, encoder_required=self.encoder_required)
+        return Terms(
+            encoder_hash=self.encoder_hash,
+            encoder_required=self.encoder_required,
+            checksum=self.checksum,
+        )
 
     def timers(self) -> Timing:
         """The timers, checked."""

@@ -99,11 +99,15 @@ class Acks:
             if ack.status == XferStatus.NACK_INCOMPAT:
                 self._counters["incompatible"] += 1
             self._refuse(attempt, now)
-        elif not self._same_encoder(ack):
+        elif not self._same_encoder(ack) or not self._can_compare(ack):
             self._refuse(attempt, now, ack.agent_metadata)
         else:
             try:
-                command = attempt.prepare(ack, self._attempts.tier.block_size_bytes)
+                command = attempt.prepare(
+                    ack,
+                    self._attempts.tier.block_size_bytes,
+                    compare=bool(self._attempts.terms.checksum),
+                )
             except RemoteProtocolError:
                 self._counters["unusable_acks"] += 1
                 self._refuse(attempt, now, ack.agent_metadata)
@@ -118,6 +122,14 @@ class Acks:
         elif judgement == "differs":
             self._counters["encoders_differ"] += 1
         return judgement != "differs"
+
+    def _can_compare(self, ack: XferAck) -> bool:
+        """Whether a checksum came where one is demanded (EC-8.11)."""
+        terms = self._attempts.terms
+        if not terms.checksum or terms.has_checksum(ack.checksum):
+            return True
+        self._counters["acks_without_checksum"] += 1
+        return False
 
     def _refuse(self, attempt: Attempt, now: float, agent_metadata: bytes = b"") -> None:
         self._counters["refused"] += 1

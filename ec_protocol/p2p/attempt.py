@@ -83,6 +83,7 @@ class Attempt:
             attempt_id=self.attempt_id,
             incarnation=incarnation,
             encoder_hash=terms.encoder_hash,
+            checksum=terms.checksum,
         )
         return SendReq(self.peer.key, request)
 
@@ -104,12 +105,13 @@ class Attempt:
             "source": self.source,
         }
 
-    def prepare(self, ack: XferAck, block_size: int) -> PrepareRead:
+    def prepare(self, ack: XferAck, block_size: int, *, compare: bool = False) -> PrepareRead:
         """What to READ where, as an OK ack grants it.
 
         Args:
             ack: The ack.
             block_size: Bytes of a block.
+            compare: Whether the bytes are compared with the ack's checksum.
 
         Raises:
             RemoteProtocolError: The grant is of no use (EC-8.3).
@@ -129,4 +131,5 @@ class Attempt:
             remote=remote,
             device_id=device,
             notice=self.notice,
+            checksum=ack.checksum if compare else "",
         )

@@ -340,6 +340,23 @@ class Attempts:
         self._commands.append(ForgetRead(attempt_id))
         return attempt
 
+    def read_corrupt(self, attempt_id: int, now: float) -> Attempt | None:
+        """Action ``ReadCorrupt``: the READ was complete at ``now``, with other bytes (EC-8.11).
+
+        One that was complete too late is just that, whatever it brought: its source may
+        have been reused.
+        """
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or attempt.state != "reading" or now >= attempt.fence:
+            return self.read_done(attempt_id, now)
+        self.counters["checksum_mismatches"] += 1
+        self.tier.recorder.move(attempt, "read_corrupt")
+        self.active_reads -= 1
+        self.tier.write_ended(attempt.entry, ("read", attempt_id))
+        self._record(attempt, "ReadCorrupt", now)
+        self._commands.append(ForgetRead(attempt_id))
+        return attempt
+
     def read_error(self, attempt_id: int, now: float) -> Attempt | None:
         """The data plane reports an error for a posted READ: quarantine (EC-6.1)."""
         attempt = self._attempts.get(attempt_id)

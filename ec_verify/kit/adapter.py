@@ -93,9 +93,9 @@ class Adapter:
                 ``model`` and ``dtype``; ``element_size`` of ``dtype``; ``quotas`` with
                 ``peer``, ``grants`` and ``holds``, shares of the region; ``p2p``,
                 whether peer-to-peer reads are on; ``authenticated``, whether the peers that
-                it reads from prove who they are; ``terms``, with ``encoder_hash`` and
-                ``encoder_required`` (EC-8.9), mostly empty; ``events``, whether to publish
-                events.
+                it reads from prove who they are; ``terms``, with ``encoder_hash``,
+                ``encoder_required`` and ``checksum`` (EC-8.9 on), mostly empty; ``events``,
+                whether to publish events.
 
         Returns:
             ``base_addr``: address of the region as READs see it. ``agent``: hex metadata

@@ -94,6 +94,7 @@ class Ours(HostSide, InMemory):
                 delay=self._delay,
                 base_addr=BASE,
                 trace=self.make_trace,
+                memory=memoryview(self.memory),
             )
             self.data_processes.run()
         self.scheduler = ECScheduler(
@@ -109,7 +110,7 @@ class Ours(HostSide, InMemory):
             "base_addr": BASE,
             "agent": self._agent(),
             "timers": {},
-            "terms": TERMS,
+            "terms": [*TERMS, "checksum"],
             "events": bool(settings["events"] and settings["p2p"]),
             "processes": self.data_processes is not None,
         }

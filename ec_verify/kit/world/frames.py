@@ -35,6 +35,7 @@ OPTIONAL: Final = frozenset(
         "extents",
         "nbytes",
         "encoder_hash",
+        "checksum",
     }
 )
 

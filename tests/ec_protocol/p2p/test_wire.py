@@ -82,6 +82,7 @@ def test_request_vectors_both_ways(vector: dict[str, Any]) -> None:
         "attempt_id": None,
         "incarnation": "",
         "encoder_hash": "",
+        "checksum": "",
     }
     assert msgspec.structs.asdict(decoded) == {**defaults, **fields}
     assert wire.encode(XferReq(**fields)) == data
@@ -112,6 +113,7 @@ ACK_DEFAULTS: dict[str, Any] = {
     "extents": [],
     "nbytes": 0,
     "encoder_hash": "",
+    "checksum": "",
 }
 
 
@@ -268,6 +270,8 @@ AT_AND_BEYOND = [
     ("ack", "incarnation", "x" * 128, "x" * 129),
     ("req", "encoder_hash", "x" * 128, "x" * 129),
     ("ack", "encoder_hash", "x" * 128, "x" * 129),
+    ("req", "checksum", "x" * 128, "x" * 129),
+    ("ack", "checksum", "x" * 128, "x" * 129),
     ("ack", "base_addr", BIG - 1, BIG),
     ("ack", "base_addr", 0, -1),
     ("ack", "block_size", BIG - 1, BIG),
