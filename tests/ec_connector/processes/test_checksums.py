@@ -87,15 +87,19 @@ class Bench:
         raise AssertionError("answers wait for ever")
 
 
-def test_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("modest_first", [True, False])
+def test_peers_take_turns(monkeypatch: pytest.MonkeyPatch, modest_first: bool) -> None:
     bench = Bench(monkeypatch, CORE_BLOCK)
     for number in range(3):
         bench.producer.save(f"greedy{number}", 4 * CORE_BLOCK)
-    bench.producer.save("small", 10)
+    bench.producer.save("small", 2 * CORE_BLOCK)
     bench.grants.quota_blocks = 16
+    if modest_first:
+        bench.ask(b"modest", "small", 9)
     for number in range(3):
         bench.ask(b"greedy", f"greedy{number}", number)
-    bench.ask(b"modest", "small", 9)
+    if not modest_first:
+        bench.ask(b"modest", "small", 9)
     told = bench.turns()
     assert [name for _, name, _ in told] == ["small", "greedy0", "greedy1", "greedy2"]
     for _, name, said in told:
@@ -124,10 +128,14 @@ def test_a_grant_that_ends_takes_its_checksum_along(monkeypatch: pytest.MonkeyPa
     bench.ask(b"a", "h", 1)
     list(bench.answers.turn())
     bench.grants.on_notice(b"a.1:h", START)
+    assert list(bench.answers.turn()) == []
+    assert len(bench.answers) == 0, "nothing more of it is looked at"
+    bench.ask(b"a", "h", 3)
+    bench.grants.on_notice(b"a.3:h", START)
     # Granted anew, and in between its blocks were nobody's.
     bench.ask(b"a", "h", 2)
     assert [who for who, _, _ in bench.turns()] == [b"a"]
-    assert bench.grants.counters["checksums_dropped"] == 1
+    assert bench.grants.counters["checksums_dropped"] == 2
     assert bench.grants.counters["checksums_made"] == 1
 
 

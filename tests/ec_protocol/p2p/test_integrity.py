@@ -151,7 +151,8 @@ def test_one_is_forgotten_with_the_last_grant_on_its_entry() -> None:
     assert found is not None
     since = grants.kept_since(found)
     assert since is not None
-    grants.on_request(CONSUMER, request(2), START)
+    assert grants.hashed(found, since, SUM)
+    assert grants.on_request(CONSUMER, request(2), START).checksum == SUM
     grants.on_notice(b"s.1:h", START)
     assert grants.kept_since(found) == since
     grants.on_notice(b"s.2:h", START)
