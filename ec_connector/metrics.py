@@ -125,6 +125,11 @@ def _families() -> dict[str, Family]:
         Family(
             "vllm:ec_bytes_read", "counter", "Consumer: bytes of encodings read from producers."
         ),
+        Family(
+            "vllm:ec_checksum_mismatches",
+            "counter",
+            "Consumer: READs that brought other bytes than their producer had. None is harmless.",
+        ),
         Family("vllm:ec_consumer_events", "counter", "Consumer: what became of fetches.", "event"),
         Family("vllm:ec_producer_events", "counter", "Producer: answers and grants.", "event"),
         Family(
@@ -174,6 +179,11 @@ _SCHEDULER: Final = {
     "announced_without_address": "vllm:ec_announcements/empty",
     "unavailable": "vllm:ec_requests_unavailable",
 }
+#: Counters of readers that have a metric of their own.
+_READS: Final = {
+    "bytes_read": "vllm:ec_bytes_read",
+    "checksum_mismatches": "vllm:ec_checksum_mismatches",
+}
 _PARAMS: Final = "params_"
 _TIER_EVENTS: Final = "tier_events_"
 
@@ -220,7 +230,7 @@ class StatsSource:
         figures, link = data.read_figures(), data.link
         for name, count in figures.totals("reads").items():
             key = f"vllm:ec_consumer_events/{name}"
-            totals["vllm:ec_bytes_read" if name == "bytes_read" else key] += count
+            totals[_READS.get(name, key)] += count
         for name, count in link.loans.counters.items() if link.loans is not None else ():
             totals[f"vllm:ec_consumer_events/{name}"] += count
         for name, count in figures.totals("grants").items():

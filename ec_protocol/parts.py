@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ec_protocol.tables.timing import Timing
+from ec_protocol.terms import Terms
 from ec_protocol.tier.copies import CopyTable
 from ec_protocol.tier.encodings import EncodingTier
 from ec_protocol.tier.holds import HoldTable
@@ -32,6 +33,7 @@ class Peering:
         base_addr: Address of block 0, as registered with the data plane.
         peer_quota: Share of the region that one peer may pin (EC-5.10).
         grant_quota: Share of the region that all peers together may pin.
+        terms: What is said of the encoder and demanded of peers beyond these (EC-8.9).
     """
 
     vllm_version: str
@@ -41,6 +43,7 @@ class Peering:
     base_addr: int = 0
     peer_quota: float = 0.5
     grant_quota: float = 0.9
+    terms: Terms = field(default_factory=Terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class Parts:
             timing=timing,
             compat_hash=_compatibility(tier, peering),
             session=peering.incarnation,
+            terms=peering.terms,
         )
         acks = (self.acks or Acks)(attempts)
         return (self.fetches or Fetches)(attempts, acks)
@@ -83,6 +87,7 @@ class Parts:
             base_addr=peering.base_addr,
             peer_quota=peering.peer_quota,
             grant_quota=peering.grant_quota,
+            terms=peering.terms,
         )
 
 

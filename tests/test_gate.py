@@ -48,7 +48,7 @@ import importlib, json, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"nixl", "zmq", "msgspec"}:
+        if name.split(".")[0] in {"nixl", "zmq", "msgspec", "xxhash"}:
             raise ImportError(f"{name} was imported with peer-to-peer off")
 
 sys.meta_path.insert(0, Blocked())
@@ -76,7 +76,7 @@ def import_all(modules: list[str], unwanted: list[str]) -> list[str]:
 def test_gate_off_core_loads_no_heavy_package() -> None:
     core = modules_of("ec_protocol")
     assert {"ec_protocol.node", "ec_protocol.tier.copies", "ec_protocol.tables.timing"} <= set(core)
-    unwanted = ["nixl", "zmq", "msgspec", "torch", "typer", "rich", "numpy"]
+    unwanted = ["nixl", "zmq", "msgspec", "xxhash", "torch", "typer", "rich", "numpy"]
     assert import_all(core, unwanted) == []
 
 
@@ -84,7 +84,7 @@ def test_gate_off_core_loads_no_heavy_package() -> None:
 def test_gate_off_connector_loads_no_peer_to_peer_package() -> None:
     connector = modules_of("ec_connector")
     assert {"ec_connector.region.shared", "ec_connector.instance"} <= set(connector)
-    assert import_all(connector, ["nixl", "zmq", "msgspec", "vllm"]) == []
+    assert import_all(connector, ["nixl", "zmq", "msgspec", "xxhash", "vllm"]) == []
 
 
 def test_the_fresh_interpreter_would_notice() -> None:

@@ -38,6 +38,10 @@ FACTS: Final[dict[str, Any]] = {
     "block_size_bytes": 16384,
 }
 MM_HASH: Final = hashlib.sha256(b"a picture").hexdigest()
+#: Of an encoder; what it is made of is each implementation's own.
+ENCODER: Final = hashlib.sha256(b"an encoder").hexdigest()
+#: XXH3 of no bytes, as its authors give it.
+NOTHING: Final = "99aa06d3014798d86001c324468d497f"
 METADATA: Final = bytes(range(40))
 BASE: Final = 0x7F00_0000_0000
 #: A public key in Z85, as ZeroMQ's RFC 26 prints one.
@@ -133,6 +137,30 @@ def notice(name: str, version: int, session_id: str) -> dict[str, Any]:
     return vector(name, "notice", version, fields, f"{session_id}:{MM_HASH}".encode())
 
 
+def terms(version: int) -> list[dict[str, Any]]:
+    """A request and its answer between two that say which encoder is theirs and compare."""
+    v, number = f"v{version}", 40 + version
+    asked = {"session_id": f"c0ffee.{number}", "connector_version": version, "attempt_id": number}
+    asks = {"incarnation": "c0ffee", "encoder_hash": ENCODER, "checksum": "xxh3_128"}
+    granted = {
+        "session_id": f"c0ffee.{number}",
+        "agent_metadata": METADATA,
+        "attempt_id": number,
+        "lease_s": 30.0,
+        "incarnation": "decaf",
+        "base_addr": BASE,
+        "block_size": 16384,
+        "extents": [[130, 270], [7, 5]],
+        "nbytes": 4_505_600,
+        "encoder_hash": ENCODER,
+        "checksum": f"xxh3_128:{NOTHING}",
+    }
+    return [
+        request(f"req-{v}-terms", version, **asked, **asks),
+        ack(f"ack-{v}-ok-terms", version, "ok", **granted),
+    ]
+
+
 def vectors() -> list[dict[str, Any]]:
     """All of them. ``version`` is that of the peer that sends the message."""
     made = []
@@ -195,6 +223,7 @@ def vectors() -> list[dict[str, Any]]:
                     incarnation="decaf",
                 )
             )
+        made += terms(version)
         made.append(notice(f"notice-{v}-old", version, old))
         made.append(notice(f"notice-{v}-extended", version, f"c0ffee.{40 + version}"))
         made.append(

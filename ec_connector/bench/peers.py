@@ -34,6 +34,7 @@ from ec_connector.instance import SchedulerInstance
 from ec_connector.network.data import NixlServer
 from ec_connector.region.shared import SharedRegion
 from ec_protocol.items import Item, make_item
+from ec_protocol.names import stranger_name
 from ec_protocol.p2p import wire
 from ec_protocol.tier.entry import Entry
 from ec_protocol.tier.extents import Extents
@@ -41,6 +42,8 @@ from ec_protocol.tier.extents import Extents
 BLOCK = 16384
 FACTS = ModelFacts("bench", "bench", "bfloat16", 2)
 COMPAT = wire.compatibility_hash("bench", "bench", "torch.bfloat16", BLOCK)
+#: Settings of a node that gives checksums, and demands them.
+CHECKED: Mapping[str, Any] = {"ec_integrity": "checksum"}
 Engine = Literal["idle", "sleeps", "computes"]
 
 
@@ -149,7 +152,8 @@ class Node:
         while state == "pending":
             data.turn()
             state = node.want(item, announced, "bench", boottime())
-            entry = node.tier.get(name)
+            # Without keys it is kept as that peer's word (EC-15.8).
+            entry = node.tier.get(stranger_name(name, *peer))
             if state == "ready" and entry is not None:
                 return time.perf_counter() - began, entry.extents
             data.turn()
@@ -235,7 +239,8 @@ def _produce(
     plain: Event | None,
 ) -> None:
     blocks = -(-nbytes // BLOCK)
-    node = Node("ec_producer", count * blocks + 64)
+    # Checksums cost a producer nothing for those that do not ask.
+    node = Node("ec_producer", count * blocks + 64, settings=CHECKED)
     names = [f"encoding-{i}" for i in range(count)]
     for i, name in enumerate(names):
         node.put(name, nbytes, i % 251)

@@ -119,6 +119,32 @@ def _keys() -> dict[str, Key]:
             values_of.flag,
         ),
         Key(
+            "ec_encoder_revision",
+            "str",
+            None,
+            "A name for what this encoder puts out, in place of what its weights, configuration "
+            "and processor settings say of it. Instances with the same one read from each other: "
+            "give another whenever any of that changes.",
+            values_of.name,
+        ),
+        Key(
+            "ec_require_encoder_hash",
+            "bool",
+            False,
+            "Exchange nothing with peers that do not say which encoder is theirs. Otherwise only "
+            "one that says another is refused; vLLM's own connector says none.",
+            values_of.flag,
+        ),
+        Key(
+            "ec_integrity",
+            "str",
+            "off",
+            "`checksum`: a producer gives a checksum of each encoding to peers that ask for it; a "
+            "consumer asks, compares what it has read, encodes for itself if that differs, and "
+            "reads from nobody that gives none. `off`: neither.",
+            values_of.integrity,
+        ),
+        Key(
             "ec_advertised_host",
             "str",
             None,

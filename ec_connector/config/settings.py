@@ -89,6 +89,9 @@ class ECConfig:
         key_file: This instance's own keys; None: peers have no keys.
         peer_keys: The public keys of its peers; None likewise.
         insecure_control: Whether strangers on other hosts may read from here.
+        encoder_revision: What the operator calls this encoder; None: it is looked at.
+        require_encoder_hash: Whether peers must say which encoder is theirs.
+        integrity: ``off``, or ``checksum``: what is read is compared with its checksum.
     """
 
     role: Role
@@ -109,6 +112,9 @@ class ECConfig:
     key_file: str | None = None
     peer_keys: str | None = None
     insecure_control: bool = False
+    encoder_revision: str | None = None
+    require_encoder_hash: bool = False
+    integrity: str = "off"
 
     @classmethod
     def parse(
@@ -159,7 +165,7 @@ class ECConfig:
         _check_keys(values)
         advertised = _advertised(values, dp_rank)
         if enable_nixl:
-            _require_peer_to_peer()
+            _require_peer_to_peer(checksums=values["ec_integrity"] != "off")
             if checked_role != "consumer":
                 side_channel = _side_channel(os.environ if environ is None else environ, dp_rank)
                 _check_announced(side_channel[0], advertised[0])
@@ -171,6 +177,9 @@ class ECConfig:
             key_file=values["ec_key_file"],
             peer_keys=values["ec_peer_keys"],
             insecure_control=values["ec_insecure_control"],
+            encoder_revision=values["ec_encoder_revision"],
+            require_encoder_hash=values["ec_require_encoder_hash"],
+            integrity=values["ec_integrity"],
             nixl_backends=values["ec_nixl_backends"],
             peer_quota=values["ec_peer_quota"],
             grant_quota=values["ec_grant_quota"],
@@ -222,7 +231,7 @@ def _unknown(name: object) -> ConfigError:
     return ConfigError(f"ec_connector_extra_config has an unknown key {name!r}: {hint}")
 
 
-def _require_peer_to_peer() -> None:
+def _require_peer_to_peer(*, checksums: bool) -> None:
     if importlib.util.find_spec("nixl") is None:
         raise PeerToPeerMissing(_MISSING_NIXL)
     for module, package in (("zmq", "pyzmq"), ("msgspec", "msgspec")):
@@ -232,6 +241,11 @@ def _require_peer_to_peer() -> None:
                 "ec-connector[nixl], which brings all that reads between servers need, or leave "
                 "ec_enable_nixl out"
             )
+    if checksums and importlib.util.find_spec("xxhash") is None:
+        raise PeerToPeerMissing(
+            "ec_integrity: checksum, but xxhash cannot be imported; install ec-connector[nixl], "
+            "which brings all that reads between servers need, or set ec_integrity to off"
+        )
 
 
 def _side_channel(environ: Mapping[str, str], dp_rank: int) -> tuple[str, int]:

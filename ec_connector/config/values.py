@@ -191,6 +191,20 @@ def port(key: str, value: object) -> int:
     return number
 
 
+def name(key: str, value: object) -> str:
+    """A word that stands for something."""
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise wrong(key, value, "a text of 1 to 256 characters")
+    return value
+
+
+def integrity(key: str, value: object) -> str:
+    """How it is made sure that what came is what was there."""
+    if value not in ("off", "checksum"):
+        raise wrong(key, value, "off or checksum")
+    return str(value)
+
+
 def topic(key: str, value: object) -> str:
     """The first frame of an event message."""
     if not isinstance(value, str) or len(value.encode(errors="replace")) > 256:

@@ -110,10 +110,12 @@ def _work(spec: DataSpec, loop: Loop, parent: Channel, engine: Channel) -> None:
         spec = msgspec.structs.replace(spec, instance=msgspec.structs.replace(instance, bind=bind))
     work: Server | ReaderWork
     if reader is not None:
-        work = ReaderWork(spec, engine, parent, reader, trace=_trace(spec))
+        work = ReaderWork(spec, engine, parent, reader, trace=_trace(spec), memory=memory.view())
         parent.say(words.Working())
     else:
-        work = Server(spec, engine, server, memory.address, trace=_trace(spec))
+        work = Server(
+            spec, engine, server, memory.address, trace=_trace(spec), memory=memory.view()
+        )
         host, port = work.address or ("", 0)
         parent.say(words.Working(host, port, work.bound, work.key))
     loop.run(work)

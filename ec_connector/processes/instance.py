@@ -13,6 +13,7 @@ from ec_connector.engine.facts import ModelFacts
 from ec_connector.processes.devices import reading_from, serving_on
 from ec_connector.processes.spec import EventsSpec, InstanceSpec
 from ec_protocol.p2p import wire
+from ec_protocol.terms import XXH3_128
 
 if TYPE_CHECKING:
     from ec_connector.region.shared import SharedRegion
@@ -46,6 +47,9 @@ def instance_spec(
         compat_hash=wire.compatibility_hash(
             facts.vllm_version, facts.model, f"torch.{facts.dtype}", region.block_size_bytes
         ),
+        encoder_hash=facts.encoder_hash,
+        encoder_required=config.require_encoder_hash,
+        checksum=XXH3_128 if config.integrity == "checksum" else "",
         timing={field.name: getattr(config.timing, field.name) for field in fields(config.timing)},
         nixl=which_nixl(),
         backends=config.nixl_backends,

@@ -41,6 +41,7 @@ class ReaderWork:
         context: Makes the sockets; None makes one of ZMQ's own.
         names: Looks host names up; None asks the system.
         tick_s: Timers are looked at no more often.
+        memory: The region, for checksums; None where there are none.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ReaderWork:
         context: zmq.Context[Any] | None = None,
         names: Names | None = None,
         tick_s: float = TICK_S,
+        memory: memoryview | None = None,
     ) -> None:
         self._names = Names() if names is None else names
         instance = spec.instance
@@ -72,6 +74,7 @@ class ReaderWork:
             compat_hash=instance.compat_hash,
             session=f"{instance.incarnation}-{spec.process}",
             trace=trace,
+            terms=instance.terms(),
         )
         self._reading = Reading(
             self._context,
@@ -83,6 +86,7 @@ class ReaderWork:
             tick_s=tick_s,
             pair=None if instance.key_file is None else read_key_pair(instance.key_file),
             allowed=AllowedPeers(instance.allowed_peers),
+            memory=memory if instance.checksum else None,
         )
 
     @property

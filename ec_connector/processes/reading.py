@@ -20,6 +20,7 @@ from ec_connector.network.control import ControlClient
 from ec_connector.network.data.base import DataPlaneError, DataPlaneReader
 from ec_connector.network.names import Names
 from ec_connector.network.stats import NetworkStats
+from ec_connector.processes.checksums import Comparing
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import (
@@ -28,16 +29,20 @@ from ec_protocol.p2p.commands import (
     Command,
     ForgetRead,
     OpenPeer,
+    PeerKey,
     PrepareRead,
     ReleaseGrant,
     SendReq,
 )
 from ec_protocol.p2p.reader import Reader
+from ec_protocol.p2p.wire import XferStatus
 
 logger = logging.getLogger(__name__)
 
 #: Requests of which is remembered when they were sent; some are never answered.
 _MAX_UNANSWERED: Final = 4096
+#: Producers of which it is logged that they cannot be read from.
+_MAX_NOTED: Final = 256
 #: Timers are looked at no more often while a transfer keeps the process busy.
 TICK_S: Final = 1e-3
 
@@ -55,6 +60,7 @@ class Reading:
         tick_s: Timers are looked at no more often.
         pair: Our keys, where peers have keys.
         allowed: Hosts that may be connected to; None: this one only.
+        memory: The region, where checksums are demanded.
     """
 
     def __init__(
@@ -69,7 +75,9 @@ class Reading:
         tick_s: float = TICK_S,
         pair: KeyPair | None = None,
         allowed: AllowedPeers | None = None,
+        memory: memoryview | None = None,
     ) -> None:
+        self._comparing = None if memory is None else Comparing(memory)
         self.reader = reader
         self._tick_s = tick_s
         self._fetches = reader.fetches
@@ -81,6 +89,7 @@ class Reading:
         )
         self._sent_at: dict[int, float] = {}
         self._posted_at: dict[int, float] = {}
+        self._incompatible: set[PeerKey] = set()
         self._ticked_at = float("-inf")
 
     @property
@@ -96,6 +105,7 @@ class Reading:
         """
         worked = self._hear()
         worked = self._progress() or worked
+        worked = self._compare() or worked
         now = self._clock()
         if now >= self._ticked_at + self._tick_s:
             self._ticked_at = now
@@ -134,6 +144,8 @@ class Reading:
                 fetches.counters["malformed_frames"] += 1
                 continue
             fetches.attempts.peers.heard_from(peer)
+            if ack.status == XferStatus.NACK_INCOMPAT:
+                self._note_incompatible(peer)
             attempt = fetches.on_ack(peer, ack, now)
             if attempt is not None and attempt in self._sent_at:
                 self._stats.sample("ack", now - self._sent_at.pop(attempt))
@@ -148,6 +160,16 @@ class Reading:
                 client.close(peer)
         return bool(arrived or changes)
 
+    def _note_incompatible(self, peer: PeerKey) -> None:
+        """Say once of each producer that it has another encoder: nobody reads from it."""
+        if peer not in self._incompatible and len(self._incompatible) < _MAX_NOTED:
+            self._incompatible.add(peer)
+            logger.warning(
+                "%s:%s refuses: its vLLM, model, dtype, width or encoder is another one; compare "
+                "the lines that begin with `encoder` in both logs",
+                *peer[:2],
+            )
+
     def _progress(self) -> bool:
         """The READs."""
         plane, fetches = self._plane, self._fetches
@@ -158,11 +180,31 @@ class Reading:
             if outcome == "done":
                 if posted_at is not None:
                     self._stats.sample("read", now - posted_at)
-                fetches.read_done(attempt, now)
+                if self._comparing is None or not self._comparing.done(attempt, now):
+                    fetches.read_done(attempt, now)
             else:
                 fetches.read_error(attempt, now)
                 logger.warning("READ %d failed: %s", attempt, reason)
         return bool(events)
+
+    def _compare(self) -> bool:
+        """A piece of the READs that are done and do not count yet (EC-8.11)."""
+        comparing = self._comparing
+        if comparing is None or not comparing:
+            return False
+        decided = comparing.turn()
+        if decided is not None:
+            attempt, done_at, right = decided
+            if right:
+                self._fetches.read_done(attempt, done_at)
+            else:
+                logger.error(
+                    "READ %d brought other bytes than its producer had: they are dropped. Memory, "
+                    "the way between, or somebody changes them",
+                    attempt,
+                )
+                self._fetches.read_corrupt(attempt, done_at)
+        return True
 
     def _run_commands(self) -> bool:
         worked = False
@@ -191,6 +233,8 @@ class Reading:
                 self._stats.counts["releases_dropped"] += 1
         elif isinstance(command, AbandonRead):
             self._posted_at.pop(command.attempt_id, None)
+            if self._comparing is not None:
+                self._comparing.forget(command.attempt_id)
             plane.abandon(command.attempt_id)
         elif isinstance(command, ForgetRead):
             plane.release(command.attempt_id)
@@ -223,6 +267,8 @@ class Reading:
             plane.discard(attempt)
             return
         self._posted_at[attempt] = self._clock()
+        if self._comparing is not None and command.checksum:
+            self._comparing.posted(command)
         try:
             plane.post(attempt)
         except DataPlaneError as exc:

@@ -46,6 +46,7 @@ class Server:
         context: Makes the sockets; None makes one of ZMQ's own.
         offered: Table, ledger and the slots' locks; None maps those of ``spec``.
         wall_clock: Seconds since 1970, for events.
+        memory: The region, for checksums; None where there are none.
 
     Raises:
         ECError: A port is taken, or cannot be bound here, or a file with keys is none.
@@ -68,6 +69,7 @@ class Server:
         context: zmq.Context[Any] | None = None,
         offered: OfferMemory | None = None,
         wall_clock: Callable[[], float] = time.time,
+        memory: memoryview | None = None,
     ) -> None:
         instance = spec.instance
         self._engine = engine
@@ -93,6 +95,7 @@ class Server:
                     stats=self._stats,
                     door=self._door(instance),
                     anywhere=instance.anywhere,
+                    memory=memory if instance.checksum else None,
                 )
                 host, port = instance.advertised
                 bound = self._serving.address
@@ -136,6 +139,7 @@ class Server:
             base_addr=base_addr,
             peer_quota=instance.peer_quota,
             grant_quota=instance.grant_quota,
+            terms=instance.terms(),
         )
 
     def _publisher(self, spec: DataSpec) -> Any:

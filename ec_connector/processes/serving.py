@@ -17,9 +17,11 @@ from ec_connector.network.control import ControlServer
 from ec_connector.network.data.base import DataPlaneError, DataPlaneServer
 from ec_connector.network.identity import Door
 from ec_connector.network.stats import NetworkStats
+from ec_connector.processes.checksums import Answers
 from ec_protocol.errors import RemoteProtocolError
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.grants import ProducerGrants
+from ec_protocol.p2p.wire import XferAck
 from ec_protocol.tables.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Serving:
         stats: Where to count.
         door: Lets peers in, and says who they are; None: everybody who can connect.
         anywhere: Whether another address than a loopback one may be bound.
+        memory: The region, where checksums are offered.
 
     Raises:
         BindError: In use, not ours to bind, or no such host; ``offer`` stays open.
@@ -58,8 +61,10 @@ class Serving:
         stats: NetworkStats,
         door: Door | None = None,
         anywhere: bool = False,
+        memory: memoryview | None = None,
     ) -> None:
         self.grants = grants
+        self._answers = None if memory is None else Answers(grants, memory)
         self._clock = clock
         self._stats = stats
         self._until = 0.0
@@ -89,8 +94,14 @@ class Serving:
                 grants.counters["malformed_frames"] += 1
                 continue
             ack = grants.on_request(who, request, self._clock())
-            if not server.send(identity, wire.encode(ack)):
-                self._stats.counts["answers_dropped"] += 1
+            unhashed = None if self._answers is None else grants.unhashed(request, ack)
+            if self._answers is not None and unhashed is not None:
+                self._answers.wait(identity, who, unhashed, ack)
+            else:
+                self._send(identity, ack)
+        hashing = self._answers is not None and len(self._answers) > 0
+        for identity, ack in self._answers.turn() if self._answers is not None else ():
+            self._send(identity, ack)
         now = self._clock()
         if grants.open_grants:
             self._until = now + _LINGER_S
@@ -98,7 +109,11 @@ class Serving:
         for notice in notices:
             grants.on_notice(notice, self._clock())
         grants.tick(self._clock())
-        return bool(arrived or notices)
+        return bool(arrived or notices or hashing)
+
+    def _send(self, socket: bytes, ack: XferAck) -> None:
+        if not self._server.send(socket, wire.encode(ack)):
+            self._stats.counts["answers_dropped"] += 1
 
     def _notices(self) -> list[bytes]:
         """The completion notices. One that cannot be read takes those beside it along."""

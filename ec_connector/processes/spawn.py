@@ -134,3 +134,8 @@ class Mapping:
             raise OSError(number, f"mapping {nbytes} bytes of the region: {os.strerror(number)}")
         self.address = int(address)
         self.nbytes = nbytes
+
+    def view(self) -> memoryview:
+        """The memory, to be read."""
+        array = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
+        return memoryview(array).cast("B").toreadonly()

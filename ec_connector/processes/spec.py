@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ec_protocol.tables.timing import Timing
+from ec_protocol.terms import Terms
 
 
 class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,9 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         num_blocks: Blocks of the region.
         block_size_bytes: Bytes of a block.
         compat_hash: See ``wire.compatibility_hash``.
+        encoder_hash: See ``Terms``.
+        encoder_required: Likewise.
+        checksum: Likewise.
         timing: Timers by name.
         nixl: Module that has NIXL's bindings.
         backends: NIXL backends.
@@ -68,6 +72,9 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     timing: dict[str, float]
     nixl: str
     backends: tuple[str, ...]
+    encoder_hash: str = ""
+    encoder_required: bool = False
+    checksum: str = ""
     writable: bool = False
     bind: tuple[str, int] | None = None
     advertised: tuple[str | None, int | None] = (None, None)
@@ -93,6 +100,14 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     def region_bytes(self) -> int:
         """Bytes of all blocks."""
         return self.num_blocks * self.block_size_bytes
+
+    def terms(self) -> Terms:
+        """What is said to peers beyond the compatibility hash, and demanded of them."""
+        return Terms(
+            encoder_hash=self.encoder_hash,
+            encoder_required=self.encoder_required,
+            checksum=self.checksum,
+        )
 
     def timers(self) -> Timing:
         """The timers, checked."""

@@ -12,6 +12,7 @@ Every hook is called on the main thread of its process.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from ec_connector.engine.worker import ECWorker
 from ec_connector.instance import SchedulerInstance
 from ec_connector.metrics import StatsSource
 from ec_connector.region.shared import SharedRegion
+from ec_connector.vllm.encoder import encoder_hash
 from ec_connector.vllm.features import RequestItems, placeholder_fields
 from ec_connector.vllm.metadata import ECStepMetadata, ECWorkerMetadata
 from ec_connector.vllm.metrics import ECPromMetrics, ECStats
@@ -40,17 +42,20 @@ logger = logging.getLogger(__name__)
 class _SchedulerHalf:
     """What the scheduler's process holds."""
 
-    def __init__(self, setup: Setup, model_config: Any) -> None:
+    def __init__(self, setup: Setup, vllm_config: Any) -> None:
         setup.names.warn()
         warn_of_strangers(setup.config)
-        self.items = RequestItems(
-            setup.widths, setup.facts.element_size, placeholder_fields(model_config), setup.names
-        )
+        fields = placeholder_fields(vllm_config.model_config)
+        self.items = RequestItems(setup.widths, setup.facts.element_size, fields, setup.names)
+        facts = setup.facts
+        if setup.config.enable_nixl:
+            said = setup.config.encoder_revision
+            facts = replace(facts, encoder_hash=encoder_hash(vllm_config, said))
         self.region = setup.open_region()
         try:
             self.instance = SchedulerInstance(
                 setup.config,
-                setup.facts,
+                facts,
                 self.region,
                 items=self.items,
                 world_size=setup.load_ranks,
@@ -124,7 +129,7 @@ class ECConnector(ECConnectorBase):
         self._worker: _WorkerHalf | None = None
         setup = read_setup(vllm_config, vllm_version)
         if role == ECConnectorRole.SCHEDULER:
-            self._scheduler = _SchedulerHalf(setup, vllm_config.model_config)
+            self._scheduler = _SchedulerHalf(setup, vllm_config)
         elif role == ECConnectorRole.WORKER:
             if setup.device_type == "cpu" and vllm_config.is_mm_encoder_only:
                 from ec_connector.vllm.encoder_only import use_encoder_only_runner

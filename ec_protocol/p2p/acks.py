@@ -96,15 +96,40 @@ class Acks:
         elif ack.status in wire.RETRYABLE_NACKS:
             self._attempts.retry(attempt, now + self._attempts.timing.retry_interval_s, now)
         elif ack.status != XferStatus.OK:
+            if ack.status == XferStatus.NACK_INCOMPAT:
+                self._counters["incompatible"] += 1
             self._refuse(attempt, now)
+        elif not self._same_encoder(ack) or not self._can_compare(ack):
+            self._refuse(attempt, now, ack.agent_metadata)
         else:
             try:
-                command = attempt.prepare(ack, self._attempts.tier.block_size_bytes)
+                command = attempt.prepare(
+                    ack,
+                    self._attempts.tier.block_size_bytes,
+                    compare=bool(self._attempts.terms.checksum),
+                )
             except RemoteProtocolError:
                 self._counters["unusable_acks"] += 1
                 self._refuse(attempt, now, ack.agent_metadata)
             else:
                 self._attempts.grant(attempt, ack, command, now)
+
+    def _same_encoder(self, ack: XferAck) -> bool:
+        """Whether what is granted means to us what it means there (EC-8.10)."""
+        judgement = self._attempts.terms.judge(ack.encoder_hash)
+        if judgement == "unproven":
+            self._counters["encoders_unproven"] += 1
+        elif judgement == "differs":
+            self._counters["encoders_differ"] += 1
+        return judgement != "differs"
+
+    def _can_compare(self, ack: XferAck) -> bool:
+        """Whether a checksum came where one is demanded (EC-8.11)."""
+        terms = self._attempts.terms
+        if not terms.checksum or terms.has_checksum(ack.checksum):
+            return True
+        self._counters["acks_without_checksum"] += 1
+        return False
 
     def _refuse(self, attempt: Attempt, now: float, agent_metadata: bytes = b"") -> None:
         self._counters["refused"] += 1

@@ -12,6 +12,7 @@ from ec_protocol.p2p.commands import PrepareRead, SendReq
 from ec_protocol.p2p.peers import Peer
 from ec_protocol.p2p.wire import XferAck, XferReq
 from ec_protocol.tables.dispatch import READ, Dispatcher
+from ec_protocol.terms import Terms
 from ec_protocol.tier.entry import Entry
 
 #: How it is known that a READ is over whose end nobody saw (EC-6.2).
@@ -72,7 +73,7 @@ class Attempt:
         """What tells the producer that the attempt is over."""
         return wire.notice(self.session_id, self.entry.encoding)
 
-    def request(self, compat_hash: str, incarnation: str) -> SendReq:
+    def request(self, compat_hash: str, incarnation: str, terms: Terms) -> SendReq:
         """What asks the producer for the encoding; see ``XferReq``."""
         request = XferReq(
             mm_hash=self.entry.encoding,
@@ -81,6 +82,8 @@ class Attempt:
             connector_version=self.version,
             attempt_id=self.attempt_id,
             incarnation=incarnation,
+            encoder_hash=terms.encoder_hash,
+            checksum=terms.checksum,
         )
         return SendReq(self.peer.key, request)
 
@@ -102,12 +105,13 @@ class Attempt:
             "source": self.source,
         }
 
-    def prepare(self, ack: XferAck, block_size: int) -> PrepareRead:
+    def prepare(self, ack: XferAck, block_size: int, *, compare: bool = False) -> PrepareRead:
         """What to READ where, as an OK ack grants it.
 
         Args:
             ack: The ack.
             block_size: Bytes of a block.
+            compare: Whether the bytes are compared with the ack's checksum.
 
         Raises:
             RemoteProtocolError: The grant is of no use (EC-8.3).
@@ -127,4 +131,5 @@ class Attempt:
             remote=remote,
             device_id=device,
             notice=self.notice,
+            checksum=ack.checksum if compare else "",
         )

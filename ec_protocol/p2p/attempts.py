@@ -39,6 +39,7 @@ from ec_protocol.p2p.peers import Peer, PeerTable
 from ec_protocol.p2p.wire import XferAck
 from ec_protocol.tables.dispatch import READ
 from ec_protocol.tables.timing import Timing
+from ec_protocol.terms import Terms
 from ec_protocol.tier.entry import Entry
 
 #: Attempts that may be unsettled at once; beyond it requests encode locally.
@@ -46,6 +47,7 @@ MAX_ATTEMPTS: Final = 1024
 _FENCE_OPEN: Final = READ.mask("fence_open")
 _IN_LEASE: Final = READ.mask("in_lease")
 _RETRY_LEFT: Final = READ.mask("retry_left")
+_NO_TERMS: Final = Terms()
 
 
 class Attempts:
@@ -56,6 +58,7 @@ class Attempts:
         timing: All timers.
         compat_hash: ``wire.compatibility_hash`` of this process.
         session: Unique per process incarnation; no ``:``.
+        terms: What is said and demanded beyond ``compat_hash``.
 
     Attributes:
         peers: Producers that are asked.
@@ -66,12 +69,21 @@ class Attempts:
         LocalProtocolError: ``session`` is none.
     """
 
-    def __init__(self, tier: Blocks, *, timing: Timing, compat_hash: str, session: str) -> None:
+    def __init__(
+        self,
+        tier: Blocks,
+        *,
+        timing: Timing,
+        compat_hash: str,
+        session: str,
+        terms: Terms = _NO_TERMS,
+    ) -> None:
         if not session or ":" in session or len(session) > 64:
             raise LocalProtocolError(f"session={session!r}: 1 to 64 characters, no colon")
         self.tier = tier
         self.timing = timing
         self.compat_hash = compat_hash
+        self.terms = terms
         self.session = session
         self._commands: list[Command] = []
         self.peers = PeerTable(timing, tier.recorder, self._commands)
@@ -143,7 +155,7 @@ class Attempts:
         peer.unanswered.sent(entry.encoding, session_id)
         peer.last_used = now
         self._record(attempt, "RequestRead", now)
-        self._commands.append(attempt.request(self.compat_hash, self.session))
+        self._commands.append(attempt.request(self.compat_hash, self.session, self.terms))
         return attempt
 
     def abort(self, attempt: Attempt, now: float) -> Attempt | None:
@@ -325,6 +337,23 @@ class Attempts:
             self.tier.write_ended(attempt.entry, ("read", attempt_id))
             self.counters["late_reads"] += 1
         self._record(attempt, "ReadDone", now)
+        self._commands.append(ForgetRead(attempt_id))
+        return attempt
+
+    def read_corrupt(self, attempt_id: int, now: float) -> Attempt | None:
+        """Action ``ReadCorrupt``: the READ was complete at ``now``, with other bytes (EC-8.11).
+
+        One that was complete too late is just that, whatever it brought: its source may
+        have been reused.
+        """
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or attempt.state != "reading" or now >= attempt.fence:
+            return self.read_done(attempt_id, now)
+        self.counters["checksum_mismatches"] += 1
+        self.tier.recorder.move(attempt, "read_corrupt")
+        self.active_reads -= 1
+        self.tier.write_ended(attempt.entry, ("read", attempt_id))
+        self._record(attempt, "ReadCorrupt", now)
         self._commands.append(ForgetRead(attempt_id))
         return attempt
 

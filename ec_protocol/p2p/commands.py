@@ -48,6 +48,8 @@ class PrepareRead:
             and piece by piece of equal size.
         device_id: NIXL device id of the remote memory.
         notice: Completion notice to deliver with the READ.
+        checksum: What to compare the bytes with once it is done, as the ack says it; ``""``:
+            nothing. See ``Fetches.read_corrupt``.
     """
 
     attempt_id: int
@@ -58,6 +60,7 @@ class PrepareRead:
     remote: tuple[tuple[int, int], ...]
     device_id: int
     notice: bytes
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)

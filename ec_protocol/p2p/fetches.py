@@ -172,6 +172,15 @@ class Fetches:
         """The data plane reports the READ complete."""
         self._apply(self.attempts.read_done(attempt_id, now), now)
 
+    def read_corrupt(self, attempt_id: int, now: float) -> None:
+        """The READ is complete, and its bytes are not those of the ack's checksum (EC-8.11).
+
+        Args:
+            attempt_id: The attempt.
+            now: When it was seen complete; comparing came later.
+        """
+        self._apply(self.attempts.read_corrupt(attempt_id, now), now)
+
     def read_error(self, attempt_id: int, now: float) -> None:
         """The data plane reports an error for a posted READ (EC-6.1)."""
         self._apply(self.attempts.read_error(attempt_id, now), now)

@@ -26,6 +26,7 @@ from ec_protocol.p2p.shelf import Found, Shelf
 from ec_protocol.p2p.wire import XferAck, XferReq, XferStatus
 from ec_protocol.tables.dispatch import GRANT, Dispatcher
 from ec_protocol.tables.timing import Timing
+from ec_protocol.terms import Terms
 
 _NAMED: Final = GRANT.mask("names_this_attempt")
 #: Grants that may be outstanding, however small what they pin: each is state, and is looked
@@ -34,6 +35,7 @@ MAX_GRANTS: Final = 4096
 #: For how many leases a key without an attempt id stays ambiguous after a grant
 #: on it ended without a notice: the notice may still be on its way.
 _AMBIGUOUS_LEASES: Final = 10
+_NO_TERMS: Final = Terms()
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +96,7 @@ class ProducerGrants:
         grant_quota: Share of the region that all grants together may pin, 0 to 1. What
             is larger is granted while there is no other grant, and not again until a
             lease after its end.
+        terms: What is said and demanded beyond ``compat_hash``.
     """
 
     def __init__(
@@ -107,8 +110,10 @@ class ProducerGrants:
         agent_metadata: bytes = b"",
         peer_quota: float = 0.5,
         grant_quota: float = 0.9,
+        terms: Terms = _NO_TERMS,
     ) -> None:
         self.shelf = shelf
+        self.terms = terms
         self._recorder = shelf.recorder
         self.timing = timing
         self.compat_hash = compat_hash
@@ -121,6 +126,8 @@ class ProducerGrants:
         self.granted_blocks = 0
         self._large_again_at = float("-inf")
         self._granted: Counter[int] = Counter()  # by entry id
+        self._kept_since: dict[int, int] = {}  # likewise, and so is the next
+        self._checksums: dict[int, str] = {}
         self.counters: Counter[str] = Counter()
         self._grants: dict[int, Grant] = {}
         self._by_key: dict[bytes, list[Grant]] = {}
@@ -201,6 +208,12 @@ class ProducerGrants:
             return XferStatus.NACK_VERSION
         if req.compatibility_hash != self.compat_hash:
             return XferStatus.NACK_INCOMPAT
+        encoder = self.terms.judge(req.encoder_hash)
+        if encoder == "differs":
+            self.counters["encoders_differ"] += 1
+            return XferStatus.NACK_INCOMPAT
+        if encoder == "unproven":
+            self.counters["encoders_unproven"] += 1
         if not req.session_id or ":" in req.session_id:
             # Without a session the notice could not name the attempt; with a colon
             # two different attempts could have the same notice.
@@ -261,6 +274,7 @@ class ProducerGrants:
         self._peer_grants[identity] += 1
         if entry.entry_id not in self._granted:
             self.granted_blocks += entry.num_blocks
+            self._kept_since[entry.entry_id] = grant.grant_id
         self._granted[entry.entry_id] += 1
         self._record(grant, "Grant", now)
         return True
@@ -279,6 +293,8 @@ class ProducerGrants:
                 block_size=self.shelf.block_size_bytes,
                 extents=list(entry.extents),
                 nbytes=entry.nbytes,
+                encoder_hash=self.terms.encoder_hash,
+                checksum=self._checksum(req, entry),
             )
         self.describe_region()
         return XferAck(
@@ -292,6 +308,10 @@ class ProducerGrants:
             mem_descriptor=self._old_descriptor,
         )
 
+    def _checksum(self, req: XferReq, entry: Found) -> str:
+        wanted = bool(req.checksum) and req.checksum == self.terms.checksum
+        return self._checksums.get(entry.entry_id, "") if wanted else ""
+
     def describe_region(self) -> None:
         """Make the description of every block that peers of the old form need.
 
@@ -302,6 +322,39 @@ class ProducerGrants:
             self._old_descriptor = wire.mem_descriptor(
                 self.base_addr, self.shelf.num_blocks, self.shelf.block_size_bytes
             )
+
+    # ------------------------------------------------------------------- checksums
+    def unhashed(self, req: XferReq, ack: XferAck) -> Found | None:
+        """The entry whose checksum an OK ack has to wait for; None if it can be sent."""
+        if ack.checksum or ack.attempt_id is None or ack.status != XferStatus.OK:
+            return None
+        if not self.terms.checksum or req.checksum != self.terms.checksum:
+            return None
+        same_key = self._by_key.get(wire.notice(req.session_id, req.mm_hash), ())
+        return next((g.entry for g in same_key if g.attempt_id == req.attempt_id), None)
+
+    def kept_since(self, found: Found) -> int | None:
+        """Number of the grant since which grants have kept the entry without a gap.
+
+        While it stays the same the entry's bytes do too. None: no grant keeps it.
+        """
+        return self._kept_since.get(found.entry_id)
+
+    def hashed(self, found: Found, since: int, checksum: str) -> bool:
+        """The checksum of an entry is known, for as long as grants keep it (EC-8.11).
+
+        Args:
+            found: As ``unhashed`` returned it.
+            since: ``kept_since`` before its first byte was looked at.
+            checksum: As an ack gives it.
+
+        Returns:
+            False if nothing has kept the entry all the time: then it is of nothing.
+        """
+        if self.kept_since(found) != since:
+            return False
+        self._checksums[found.entry_id] = checksum
+        return True
 
     # -------------------------------------------------------------- ends of grants
     def on_notice(self, notice: bytes, now: float) -> None:
@@ -360,6 +413,8 @@ class ProducerGrants:
         self._granted[grant.entry.entry_id] -= 1
         if not self._granted[grant.entry.entry_id]:
             del self._granted[grant.entry.entry_id]
+            del self._kept_since[grant.entry.entry_id]
+            self._checksums.pop(grant.entry.entry_id, None)
             self.granted_blocks -= grant.entry.num_blocks
         self._peer_blocks[grant.identity] -= grant.entry.num_blocks
         self._peer_grants[grant.identity] -= 1

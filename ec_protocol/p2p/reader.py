@@ -23,6 +23,7 @@ from ec_protocol.p2p.blocks import LentBlocks
 from ec_protocol.p2p.commands import Command
 from ec_protocol.p2p.fetches import Fetches
 from ec_protocol.tables.timing import Timing
+from ec_protocol.terms import Terms
 from ec_protocol.tier.extents import Extents
 from ec_protocol.trace import Recorder, Trace
 from ec_protocol.waiters import Wanted
@@ -38,6 +39,7 @@ class Reader:
         compat_hash: See ``wire.compatibility_hash``.
         session: This process's own; another one after every start. No colon.
         trace: Where actions are recorded; None records nothing.
+        terms: What is said and demanded beyond ``compat_hash``; None: nothing.
 
     Attributes:
         fetches: Moves the attempts; fed by whoever does the I/O.
@@ -52,9 +54,16 @@ class Reader:
         compat_hash: str,
         session: str,
         trace: Trace | None = None,
+        terms: Terms | None = None,
     ) -> None:
         self._blocks = LentBlocks(num_blocks, block_size_bytes, Recorder(trace))
-        attempts = Attempts(self._blocks, timing=timing, compat_hash=compat_hash, session=session)
+        attempts = Attempts(
+            self._blocks,
+            timing=timing,
+            compat_hash=compat_hash,
+            session=session,
+            terms=terms or Terms(),
+        )
         self.fetches = Fetches(attempts, Acks(attempts))
         self.counters = self.fetches.counters
         self._wanted: dict[int, Wanted] = {}

@@ -76,6 +76,8 @@ class XferReq(msgspec.Struct, tag="req", omit_defaults=True, frozen=True):
             leaves its own out.
         attempt_id: The attempt; present exactly when the peer reads extents.
         incarnation: The consumer process's own number.
+        encoder_hash: What else decides the consumer's encodings; see ``Terms``.
+        checksum: Name of the checksum that it demands.
     """
 
     mm_hash: _Hash
@@ -84,6 +86,8 @@ class XferReq(msgspec.Struct, tag="req", omit_defaults=True, frozen=True):
     connector_version: _Natural = 0
     attempt_id: _Natural | None = None
     incarnation: _Short = ""
+    encoder_hash: _Short = ""
+    checksum: _Short = ""
 
 
 class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
@@ -104,6 +108,8 @@ class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
         block_size: New form: bytes of a block.
         extents: New form: [start, count] in blocks, in the order of the bytes.
         nbytes: New form: bytes of the encoding.
+        encoder_hash: New form: what else decides the producer's encodings; see ``Terms``.
+        checksum: New form: of the encoding's bytes, behind its name and a colon (EC-8.11).
     """
 
     mm_hash: _Hash
@@ -119,6 +125,8 @@ class XferAck(msgspec.Struct, tag="ack", omit_defaults=True, frozen=True):
     block_size: _Natural = 0
     extents: Annotated[list[tuple[_Natural, _Natural]], Meta(max_length=MAX_EXTENTS)] = []
     nbytes: _Natural = 0
+    encoder_hash: _Short = ""
+    checksum: _Short = ""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -128,8 +136,12 @@ _descriptor_decoder: Final = msgspec.msgpack.Decoder(list[tuple[_Natural, _Natur
 
 
 def encode(message: XferReq | XferAck) -> bytes:
-    """The payload of a message."""
-    return _encoder.encode(message)
+    """The payload of a message, in the shortest form of its map."""
+    data = _encoder.encode(message)
+    # By the fields that there may be the encoder takes the head of a long map.
+    if data[0] == 0xDE and data[1] == 0 and data[2] < 16:
+        return bytes((0x80 | data[2],)) + data[3:]
+    return data
 
 
 _Message = TypeVar("_Message", XferReq, XferAck)

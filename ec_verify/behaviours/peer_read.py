@@ -214,7 +214,7 @@ class PeerReadPicture(Picture[PeerReadEvent]):
         elif event.action == "DmaFinish":
             content = held(event.now("bytes", event.now("dst", attempt)))
             self.arrow("dma", "c.region", f"writes {content}", "data")
-        elif event.action == "ReadDone":
+        elif event.action in ("ReadDone", "ReadCorrupt"):
             self.arrow("dma", "c.reader", "seen done", "data")
 
     def _bars(self, state: State) -> None:

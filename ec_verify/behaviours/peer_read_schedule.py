@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ec_verify.behaviours.errors import NotExpressible
 from ec_verify.behaviours.peer_read import ORIGIN, PeerReadEvent
 from ec_verify.behaviours.reading import Message, Move, elements, read
 from ec_verify.behaviours.reads import P_RATE, TIMERS, ReadTranslation
@@ -103,6 +104,9 @@ class _Translation(ReadTranslation[PeerReadEvent]):
         else:
             self.ask(attempt, name, event)
         self.send(Message("request", attempt))
+
+    def on_dmaalter(self, event: PeerReadEvent) -> None:
+        raise NotExpressible("bytes change on their way: EC-8.11/10 is about that")
 
     def on_abort(self, event: PeerReadEvent) -> None:
         self.draft.give_up(self.requests.get(event.attempt))

@@ -93,15 +93,17 @@ class Adapter:
                 ``model`` and ``dtype``; ``element_size`` of ``dtype``; ``quotas`` with
                 ``peer``, ``grants`` and ``holds``, shares of the region; ``p2p``,
                 whether peer-to-peer reads are on; ``authenticated``, whether the peers that
-                it reads from prove who they are; ``events``, whether to publish events.
+                it reads from prove who they are; ``terms``, with ``encoder_hash``,
+                ``encoder_required`` and ``checksum`` (EC-8.9 on), mostly empty; ``events``,
+                whether to publish events.
 
         Returns:
             ``base_addr``: address of the region as READs see it. ``agent``: hex metadata
             of the data plane's agent, as in acks. ``identity``: hex identity of its
             DEALER sockets, if it sets one. ``timers``: the timers that it cannot be
             given and the values they have (cases are then played with these).
-            ``events``: whether it publishes any. ``processes``: whether it has some that
-            ``kill`` can end.
+            ``terms``: names of those that it can be given. ``events``: whether it publishes
+            any. ``processes``: whether it has some that ``kill`` can end.
         """
         raise Unsupported("start")
 

@@ -18,11 +18,14 @@ from ec_protocol.announcements import PeerRules
 from ec_protocol.engine import Engine
 from ec_protocol.p2p import wire
 from ec_protocol.p2p.commands import PeerKey
+from ec_protocol.terms import Terms
 from ec_protocol.tier.extents import Extents
 from ec_verify.kit.adapter import Adapter, Json, Result, Unsupported
 
 #: Where the region pretends to be: READs name it, nothing dereferences it.
 BASE: Final = 1 << 40
+#: Terms that a connector on ``Node`` has without doing anything for them.
+TERMS: Final = ["encoder_hash", "encoder_required"]
 
 _starts = itertools.count(1)
 
@@ -155,6 +158,7 @@ class OnNode(InMemory, Generic[AnyShell]):
             base_addr=BASE,
             peer_quota=quotas.get("peer", 0.5),
             grant_quota=quotas.get("grants", 0.9),
+            terms=Terms(**settings["terms"]),
         )
         self._settings = settings
         self.element_size = settings["element_size"]
@@ -172,7 +176,7 @@ class OnNode(InMemory, Generic[AnyShell]):
         self.shell = self.make_shell()
         self.at(now).turn()
         agent = b"" if self.node.grants is None else self.node.grants.agent_metadata
-        return {"base_addr": BASE, "agent": agent.hex()}
+        return {"base_addr": BASE, "agent": agent.hex(), "terms": TERMS}
 
     def tick(self, *, now: float) -> Result:
         """See ``Adapter.tick``."""

@@ -60,6 +60,8 @@ TEST_FILES: Final = (
     "test_consumer_waiters.py",
     "test_consumer_records.py",
     "test_consumer_restarts.py",
+    "test_encoder_hash.py",
+    "test_integrity.py",
     "test_extents.py",
     "test_actions.py",
     "test_trace.py",

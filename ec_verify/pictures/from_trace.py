@@ -287,10 +287,10 @@ class _Picture:
             )
         if action == "PostRead" and _state(record, "read") == "reading":
             self._arrow(lane, f"{process}/dma", "post READ", "data").end = self.row
-        elif action in ("ReadDone", "DmaEnded"):
+        elif action in ("ReadDone", "ReadCorrupt", "DmaEnded"):
             self._arrow(f"{process}/dma", lane, "seen done", "data").end = self.row
         # The notice travels with the READ, or goes out when an attempt ends without one.
-        if action in ("PostRead", "ReadDone"):
+        if action in ("PostRead", "ReadDone", "ReadCorrupt"):
             posted = _state(record, "read") in ("reading", "done")
             self._moved[session] = (f"{process}/dma" if posted else lane, self.row)
         elif action in ("Settle", "AckRefused"):

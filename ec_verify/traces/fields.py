@@ -167,6 +167,7 @@ ARGUMENTS: Final[Mapping[str, _Fields]] = MappingProxyType(
         "PostRead": _READ,
         "PostFailed": _READ,
         "ReadDone": _READ,
+        "ReadCorrupt": _READ,
         "ReadLost": _READ,
         "PeerLost": _READ,
         "DmaEnded": _READ,

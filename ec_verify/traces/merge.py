@@ -132,7 +132,7 @@ def _causes(streams: Sequence[Sequence[Cue]]) -> tuple[_Causes, _Causes]:
             requests.setdefault(attempt, place)
         elif cue.action == "Grant":
             grants.setdefault(attempt, place)
-        elif cue.action == "ReadDone":
+        elif cue.action in ("ReadDone", "ReadCorrupt"):
             dones.setdefault(attempt, place)
         if cue.read not in (None, *_UNANSWERED):
             answers.setdefault(attempt, place)

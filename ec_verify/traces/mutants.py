@@ -252,7 +252,7 @@ def _shown(value: Any) -> str:
 # ------------------------------------------------------------ equivalent mutants
 #: What an attempt does after its READ was posted, and how its grant ends: no message
 #: orders the ones after the others (a notice may overtake what the reader sees).
-_READER: Final = frozenset({"ReadDone", "ReadLost", "DmaEnded", "Retire", "Settle"})
+_READER: Final = frozenset({"ReadDone", "ReadCorrupt", "ReadLost", "DmaEnded", "Retire", "Settle"})
 _GRANTER: Final = frozenset({"Complete", "Expire"})
 
 _Object = tuple[str, str, int]

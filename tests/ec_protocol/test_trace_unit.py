@@ -34,6 +34,8 @@ MODULES = (
     "consumer_restarts",
     "consumer_unnamed",
     "consumer_waiters",
+    "encoder_hash",
+    "integrity",
     "producer",
     "producer_limits",
 )

@@ -101,7 +101,7 @@ ReadStates == {"requested", "granted", "reading", "done", "retryable", "failed",
     \* settled: The attempt is over and nothing refers to it.
 ReadInitial == "requested"
 ReadTerminal == {"settled"}
-ReadEvents == {"ack_ok", "ack_retry", "ack_refused", "ack_timeout", "post_read", "post_failed", "read_done", "read_error", "read_timeout", "peer_lost", "abort", "dma_ended", "retire", "settle"}
+ReadEvents == {"ack_ok", "ack_retry", "ack_refused", "ack_timeout", "post_read", "post_failed", "read_done", "read_corrupt", "read_error", "read_timeout", "peer_lost", "abort", "dma_ended", "retire", "settle"}
 ReadGuards == {"fence_open", "in_lease", "retry_left"}
     \* fence_open: Now plus the least time a READ is given is still before the fence (sending time + lease - margin).
     \* in_lease: The READ was seen finished before the fence, by the consumer's own clock.
@@ -150,6 +150,9 @@ ReadEdges == {
     \* The source may have been reused under the READ. It is over, so the blocks are clean and can be tried again.
     [from |-> "reading", event |-> "read_done", needs |-> {}, forbids |-> {"in_lease"},
      to |-> "retryable", effect |-> "drop_bytes"],
+    \* It is over, so the blocks are clean; what was granted is not what came, and asking again would trust the same memory.
+    [from |-> "reading", event |-> "read_corrupt", needs |-> {}, forbids |-> {},
+     to |-> "failed", effect |-> "drop_bytes"],
     \* An error is no proof that every byte of the transfer has stopped.
     [from |-> "reading", event |-> "read_error", needs |-> {}, forbids |-> {},
      to |-> "quarantined", effect |-> "fall_back"],

@@ -223,7 +223,7 @@ ReceptiveInv ==
                  CanRead(a, e, {})
         /\ read[a] = "granted" =>
              \A e \in {"post_failed", "peer_lost", "abort"} : CanRead(a, e, {})
-        /\ read[a] = "reading" => \A e \in LostEvents : CanRead(a, e, {})
+        /\ read[a] = "reading" => \A e \in LostEvents \cup {"read_corrupt"} : CanRead(a, e, {})
         /\ read[a] = "quarantined" => \A e \in {"dma_ended", "retire"} : CanRead(a, e, {})
         /\ \A G \in SUBSET {"fence_open", "in_lease"} :
              /\ read[a] = "requested" => CanRead(a, "ack_ok", G)

@@ -190,10 +190,14 @@ Forget(a) ==
             /\ src' = [src EXCEPT ![a] = Wild]
             /\ dma' = [dma EXCEPT ![a] = "none"]
 
+\* What a READ brought is what the producer's checksum stands for.
+Intact(a) == ~Altering \/ ~Checksum \/ bytes[dst[a]] = names[slot[a]]
+
 \* Done in time or too late, the DMA is over: the entry is ready, or its block
 \* is clean and waits for Settle.
 ReadDone(a) ==
     /\ dma[a] = "completed"
+    /\ read[a] = "reading" /\ "in_lease" \in ReadG(fence[a]) => Intact(a)
     /\ LET G == ReadG(fence[a])
            s == slot[a]
            e == Asks(ReadEffect(a, "read_done", G))
@@ -205,6 +209,20 @@ ReadDone(a) ==
            /\ ev' = {EvRead(a, "read_done", G)} \cup EvEntryDoes(s, e)
     /\ Forget(a)
     /\ UNCHANGED <<free, retired, session, seen, net, producer>>
+
+\* Done in time, and not what it should be: its block is clean and waits for Settle.
+ReadCorrupt(a) ==
+    /\ dma[a] = "completed"
+    /\ CanRead(a, "read_corrupt", {})
+    /\ "in_lease" \in ReadG(fence[a])
+    /\ ~Intact(a)
+    /\ LET e == Asks(ReadEffect(a, "read_corrupt", {}))
+       IN  /\ ReadStep(a, "read_corrupt", {}, 0)
+           /\ EntryDoes(slot[a], e)
+           /\ bytes' = Gone(slot[a])
+           /\ ev' = {EvRead(a, "read_corrupt", {})} \cup EvEntryDoes(slot[a], e)
+    /\ Forget(a)
+    /\ UNCHANGED <<free, retired, slot, session, seen, net, producer>>
 
 \* An error, the read timeout and the loss of the peer come whenever they like,
 \* whatever the DMA does; in quarantine only the proof counts.
@@ -301,6 +319,15 @@ DmaFinish(a) ==
     /\ net' = net \cup {Notice(a, src[a])}
     /\ ev' = {}
     /\ UNCHANGED <<entry, names, at, free, retired, consumer, producer>>
+
+\* What was read is not what lay there: a fault of memory or way, or somebody's doing.
+DmaAlter(a) ==
+    /\ Altering
+    /\ dma[a] = "copying"
+    /\ seen[a] # Torn
+    /\ seen' = [seen EXCEPT ![a] = Torn]
+    /\ ev' = {}
+    /\ UNCHANGED <<tiers, consumer, dma, net, producer>>
 
 \* Aborted, or its endpoint is gone: it will not touch anything any more.
 DmaStop(a) ==
@@ -434,7 +461,7 @@ Next ==
     \/ \E a \in Attempts :
          \/ AckRetry(a) \/ AckRefused(a) \/ AckTimeout(a) \/ Abort(a)
          \/ PostRead(a) \/ PostFailed(a) \/ ReadDone(a) \/ PeerLost(a)
-         \/ DmaEnded(a) \/ Retire(a)
+         \/ ReadCorrupt(a) \/ DmaAlter(a) \/ DmaEnded(a) \/ Retire(a)
          \/ DmaCopy(a) \/ DmaFinish(a) \/ DmaStop(a)
          \/ Grant(a) \/ AnswerNotReady(a) \/ AnswerMissing(a)
          \/ Complete(a) \/ Expire(a)

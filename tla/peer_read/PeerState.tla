@@ -18,7 +18,8 @@ CONSTANTS
     Margin,         \* ticks the consumer takes off the lease
     MinRead,        \* ticks that must be left when a READ is posted
     Drift,          \* ticks that the producer's clock may be ahead by in a lease
-    LocalSaves      \* slots that are also filled by saves of their own engine
+    LocalSaves,     \* slots that are also filled by saves of their own engine
+    Altering        \* bytes may change under way, which nothing honest does
 
 \* Safeguards. All TRUE is the protocol; each expected-failure config sets one
 \* of them (the fence counts as one) to FALSE.
@@ -37,7 +38,8 @@ CONSTANTS
     CountRetired,       \* retired blocks are kept account of
     RetryOwnsBlocks,    \* blocks that are kept for a retry are not free
     LeaseEnds,          \* a grant ends with its lease, notice or not
-    CancelUnasked       \* an entry that nobody asks for any more is given up
+    CancelUnasked,      \* an entry that nobody asks for any more is given up
+    Checksum            \* where bytes may change, they are compared with their checksum
 
 VARIABLES
     \* Regions. Functions of slots, then of blocks.

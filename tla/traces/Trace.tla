@@ -104,6 +104,7 @@ Action(r) ==
     \/ r.act = "PostRead" /\ PostRead(r)
     \/ r.act = "PostFailed" /\ PostFailed(r)
     \/ r.act = "ReadDone" /\ ReadDone(r)
+    \/ r.act = "ReadCorrupt" /\ ReadCorrupt(r)
     \/ r.act = "ReadLost" /\ ReadLost(r)
     \/ r.act = "PeerLost" /\ PeerLost(r)
     \/ r.act = "DmaEnded" /\ DmaEnded(r)

@@ -245,6 +245,18 @@ ReadDone(r) ==
                  !.free = IF landed /\ Reads(r.p) THEN Size(e.extents) ELSE 0],
                  {ReadMove(r, "read_done", G), EntryMove(a.entry, e, event, {})})
 
+\* | reads[id].seen     | args.now                | Attempts (argument)         |
+ReadCorrupt(r) ==
+    /\ HasRead(r) /\ KnownPeer(r) /\ ReadTable(r, "read_corrupt", {})
+    /\ LET a == ReadRec(r) e == ReadEntry(r)
+       IN /\ Guard("not over before it was posted", AtMost(a.posted_at, r.now))
+          /\ Table(EntryEdges, e.state, "write_ended", {})
+          /\ Change(r, [WithPeer(r) EXCEPT
+                 !.reads = r.id :> [ReadAfter(r, "read_corrupt", {}) EXCEPT !.seen = r.now],
+                 !.entries = a.entry :> [EntryAfter(e, "write_ended", {}) EXCEPT
+                                           !.writer = <<>>, !.bytes = ""]],
+                 {ReadMove(r, "read_corrupt", {}), EntryMove(a.entry, e, "write_ended", {})})
+
 \* | reads[id].lost_at  | vars.read:ID.lost_at    | Attempt.lost_at             |
 \* | facts.read_timeout | facts.reads.read_timeout_s | Timing.read_timeout_s    |
 ReadLost(r) ==

@@ -25,7 +25,7 @@ from ec_verify.adapters.ours.data_processes import KitProcesses
 from ec_verify.adapters.ours.host import HostSide
 from ec_verify.adapters.ours.instance import make_spec
 from ec_verify.kit.adapter import Json, Result, Unsupported
-from ec_verify.kit.on_node import BASE, InMemory
+from ec_verify.kit.on_node import BASE, TERMS, InMemory
 
 if TYPE_CHECKING:
     from ec_verify.adapters.ours.workers import KitWorker
@@ -94,6 +94,7 @@ class Ours(HostSide, InMemory):
                 delay=self._delay,
                 base_addr=BASE,
                 trace=self.make_trace,
+                memory=memoryview(self.memory),
             )
             self.data_processes.run()
         self.scheduler = ECScheduler(
@@ -109,6 +110,7 @@ class Ours(HostSide, InMemory):
             "base_addr": BASE,
             "agent": self._agent(),
             "timers": {},
+            "terms": [*TERMS, "checksum"],
             "events": bool(settings["events"] and settings["p2p"]),
             "processes": self.data_processes is not None,
         }

@@ -106,6 +106,7 @@ class KitProcesses:
         delay: Called while a READ is prepared.
         base_addr: Address of block 0.
         trace: Makes the trace of a process, by its name.
+        memory: The region.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class KitProcesses:
         delay: Callable[[], None],
         base_addr: int,
         trace: Callable[[str], Trace | None],
+        memory: memoryview,
     ) -> None:
         self._spec = spec
         self._emit = emit
@@ -125,6 +127,7 @@ class KitProcesses:
         self._delay = delay
         self._base_addr = base_addr
         self._trace = trace
+        self._memory = memory
         self._children: dict[int, _Child] = {}
         self._silent: set[Address] = set()
         self._sends = 0
@@ -363,7 +366,7 @@ class KitProcesses:
         if child.kind == "reader":
             child.work = ReaderWork(
                 spec, engine, parent, child.reader, clock=self._clock, trace=trace,
-                context=context, names=cast(Names, _Names()), tick_s=0.0,
+                context=context, names=cast(Names, _Names()), tick_s=0.0, memory=self._memory,
             )  # fmt: skip
             self.link.reader_works(child.number, child.engine)
             return
@@ -371,7 +374,7 @@ class KitProcesses:
         child.work = Server(
             spec, engine, child.offer, self._base_addr, clock=self._clock, trace=trace,
             context=context, offered=(table, Ledger(self._ledger), child.locks),
-            wall_clock=self._clock,
+            wall_clock=self._clock, memory=self._memory.toreadonly(),
         )  # fmt: skip
         self.link.server_works(child.number, child.engine)
 

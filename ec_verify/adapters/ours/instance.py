@@ -36,6 +36,7 @@ def make_spec(
         compat_hash=wire.compatibility_hash(
             facts["vllm_version"], facts["model"], facts["dtype"], settings["block_size_bytes"]
         ),
+        **settings["terms"],
         timing=timing,
         nixl="",
         backends=(),

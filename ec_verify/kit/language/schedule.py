@@ -61,6 +61,8 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         quotas: ``peer``, ``grants``, ``holds``: shares of the region.
         p2p: Whether peer-to-peer reads are on.
         authenticated: Whether the peers that it reads from prove who they are (EC-15.8).
+        terms: What it says of its encoder and demands of peers (EC-8.10), as in ``Terms``; an
+            implementation need not have any.
         events: Whether it publishes events; an implementation need not have any.
         processes: It serves and READs in processes beside its engine's; an implementation
             need not do so.
@@ -78,6 +80,7 @@ class NodeSetup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     quotas: dict[str, float] = {}
     p2p: bool = True
     authenticated: bool = True
+    terms: dict[str, str | bool] = {}
     events: bool = False
     processes: bool = False
     later: bool = False

@@ -26,7 +26,17 @@ STATUSES: Final = {
 STATUS_NAMES: Final = {number: name for name, number in STATUSES.items()}
 #: Fields of the extended form (EC-8.7): who has sent one of them knows them all.
 OPTIONAL: Final = frozenset(
-    {"attempt_id", "lease_s", "incarnation", "base_addr", "block_size", "extents", "nbytes"}
+    {
+        "attempt_id",
+        "lease_s",
+        "incarnation",
+        "base_addr",
+        "block_size",
+        "extents",
+        "nbytes",
+        "encoder_hash",
+        "checksum",
+    }
 )
 
 

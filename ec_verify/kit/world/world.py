@@ -183,11 +183,14 @@ class World:
                 "quotas": setup.quotas,
                 "p2p": setup.p2p,
                 "authenticated": setup.authenticated,
+                "terms": setup.terms,
                 "events": setup.events,
             },
         )
         if setup.events and not result.get("events"):
             raise Unsupported("events")
+        if not set(setup.terms) <= set(result.get("terms", ())):
+            raise Unsupported(f"terms: {', '.join(setup.terms)}")
         node.processes = bool(result.get("processes"))
         if setup.processes and not node.processes:
             raise Unsupported("data processes")

@@ -66,6 +66,7 @@ class Client:
         self.changed: list[tuple[Any, bool]] = []
         self.closed: list[Any] = []
         self.ended = False
+        self.refused = 0
 
     def open(self, peer: Any, now: float) -> None:
         pass

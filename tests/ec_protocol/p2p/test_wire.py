@@ -76,7 +76,14 @@ def test_the_vectors_are_complete() -> None:
 def test_request_vectors_both_ways(vector: dict[str, Any]) -> None:
     data, fields = bytes.fromhex(vector["hex"]), fields_of(vector)
     decoded = wire.decode_request([b"", data])
-    defaults = {"session_id": "", "connector_version": 0, "attempt_id": None, "incarnation": ""}
+    defaults = {
+        "session_id": "",
+        "connector_version": 0,
+        "attempt_id": None,
+        "incarnation": "",
+        "encoder_hash": "",
+        "checksum": "",
+    }
     assert msgspec.structs.asdict(decoded) == {**defaults, **fields}
     assert wire.encode(XferReq(**fields)) == data
     assert wire.encode(decoded) == data
@@ -105,6 +112,8 @@ ACK_DEFAULTS: dict[str, Any] = {
     "block_size": 0,
     "extents": [],
     "nbytes": 0,
+    "encoder_hash": "",
+    "checksum": "",
 }
 
 
@@ -259,6 +268,10 @@ AT_AND_BEYOND = [
     ("ack", "lease_s", 1e-300, float("inf")),
     ("ack", "lease_s", None, float("-inf")),
     ("ack", "incarnation", "x" * 128, "x" * 129),
+    ("req", "encoder_hash", "x" * 128, "x" * 129),
+    ("ack", "encoder_hash", "x" * 128, "x" * 129),
+    ("req", "checksum", "x" * 128, "x" * 129),
+    ("ack", "checksum", "x" * 128, "x" * 129),
     ("ack", "base_addr", BIG - 1, BIG),
     ("ack", "base_addr", 0, -1),
     ("ack", "block_size", BIG - 1, BIG),

@@ -121,6 +121,10 @@ def lost_reads(world: World) -> None:
     world.reads.attempts.dma_ended(slow, "endpoint_closed", world.now)
 
 
+def other_bytes(world: World) -> None:
+    world.reads.read_corrupt(reading(world), world.now)
+
+
 def a_dead_peer(world: World) -> None:
     posted = reading(world, "a", "a")
     granted(world, "b", "b")
@@ -146,6 +150,7 @@ SCENARIOS: list[Callable[[World], None]] = [
     the_fence,
     not_even_prepared,
     lost_reads,
+    other_bytes,
     a_dead_peer,
     a_restart,
 ]

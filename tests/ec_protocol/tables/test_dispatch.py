@@ -136,7 +136,7 @@ def test_the_product_is_as_large_as_it_should_be() -> None:
     }
     assert sizes == {
         "entry": 6 * 10 * 2,
-        "read": 8 * 14 * 8,
+        "read": 8 * 15 * 8,
         "grant": 3 * 2 * 2,
         "copy": 4 * 3 * 4,
         "peer": 4 * 5 * 2,

@@ -99,6 +99,21 @@ def a_loan_that_the_reader_cannot_be_told_of(world: Instances) -> None:
 
 
 @case(None)
+def a_loan_that_brought_other_bytes(world: Instances) -> None:
+    """The READ is over, so the blocks come back at once."""
+    loan, key = world.reading("a")
+    number, command = world.posted.pop(key)
+    fetches = world.consumer.readers[number].fetches
+    fetches.read_corrupt(command.attempt_id, world.clock())
+    world.network()
+    world.notify(command.notice)
+    world.hear()
+    assert loan.state == "returned"
+    assert world.consumer.tier.get("a") is None
+    world.consumer.save("a")
+
+
+@case(None)
 def a_fetch_that_is_lent_again(world: Instances) -> None:
     """Its reader dies, and another one fetches the same."""
     loan, _ = world.reading("a")

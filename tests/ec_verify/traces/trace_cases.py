@@ -64,6 +64,23 @@ def every_end_of_an_attempt(world: Recorded) -> None:
 
 
 @case(None)
+def other_bytes_than_the_checksum_says(world: Recorded) -> None:
+    """They are dropped, and the encoding is saved here instead."""
+    world.reads.read_corrupt(world.fetched(), world.now)
+    world.waiters.leave("request-1", world.now)
+    world.save("a", BLOCK)
+
+
+@case("not over before it was posted")
+def other_bytes_before_the_read_was_posted(world: Recorded) -> None:
+    world.producer.save("a", BLOCK)
+    attempt = world.granted("a")
+    world.advance(2.0)
+    assert world.post(attempt)
+    world.reads.read_corrupt(attempt, world.now - 1.0)
+
+
+@case(None)
 def a_restart_of_the_producer(world: Recorded) -> None:
     attempt = world.fetched()
     world.restart_producer()
