@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ec_protocol.items import make_item
+from ec_protocol.names import stranger_name
 from ec_protocol.p2p import wire
 from tests.interop.driver import COMPAT, NBYTES, RELEASE, ROWS, Ours, marks, until
 from tests.world.instance import BLOCK
@@ -57,7 +58,10 @@ def test_its_announcement_is_understood(their_producer, our_consumer):
     )
     until(lambda: scheduler.ensure_cache_available(request, 0), "admission")
     assert scheduler.has_cache_item(name)
-    assert our_consumer.bytes_of(name) == data
+    # It has no keys: its word is for requests that name it (EC-15.8).
+    said = params[name]
+    kept_as = stranger_name(name, said["peer_host"], said["peer_port"])
+    assert our_consumer.bytes_of(kept_as) == data
 
 
 # -------------------------------------------------------------------- lease and fence

@@ -176,11 +176,10 @@ def test_the_same_encoding_again_is_another_grant(their_consumer, our_producer):
 
 
 @pytest.mark.clause("EC-5.5")
-def test_a_notice_that_could_be_an_older_grants_changes_nothing(
-    their_consumer, our_producer, dealers
-):
+def test_a_notice_that_could_be_an_older_grants_changes_nothing(their_consumer, ours, dealers):
     """F2. Grant 1 runs out unread, grant 2 is given: one notice could be either's."""
-    consumer, node = their_consumer, our_producer
+    # Consumer and dealer are of one host, without keys one peer, and hold more than its share.
+    consumer, node = their_consumer, ours("ec_producer", ec_peer_quota=1.0)
     name, data, params = node.saved()
     consumer.hold()
     asked = Asked(consumer, name, params)
