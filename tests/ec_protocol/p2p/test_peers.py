@@ -165,8 +165,27 @@ def test_a_closed_address_does_not_cool_down() -> None:
 def test_opening_ends_the_cool_down() -> None:
     table = made()
     table.down(table.open(KEY, NOW), "lost", NOW)
+    early = NOW + LEAST_S / 4
+    assert table.rests.resting(KEY, early)
+    table.open(KEY, early)
+    assert not table.rests.resting(KEY, early)
+
+
+@pytest.mark.clause("EC-9.4")
+def test_an_address_was_lost_until_it_is_tried_again_or_the_loss_is_forgotten() -> None:
+    table = made()
+    assert not table.was_lost(KEY)
+    peer = table.open(KEY, NOW)
+    assert not table.was_lost(KEY)
+    table.down(peer, "lost", NOW)
+    assert table.was_lost(KEY)
     table.open(KEY, NOW + 1.0)
-    assert not table.rests.resting(KEY, NOW + 1.0)
+    assert not table.was_lost(KEY), "nobody knows yet"
+    assert not table.was_lost(("other", 1))
+    again = made()
+    again.down(again.open(KEY, NOW), "lost", NOW)
+    again.rests.forget(NOW + 1000.0)
+    assert not again.was_lost(KEY)
 
 
 @pytest.mark.clause("EC-9.5")
