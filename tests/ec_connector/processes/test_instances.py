@@ -115,7 +115,8 @@ def test_one_that_stands_still_is_killed_and_replaced(
     pid = working(node, kind)[0]
     with standing(pid), caplog.at_level(logging.INFO):
         wait_for(lambda: pid not in working(node, kind), "its end")
-    assert any(f"{kind} " in m and "killed: stalled" in m for m in caplog.messages)
+        told = "is killed: stalled"
+        wait_for(lambda: any(f"{kind} " in m and told in m for m in caplog.messages), "the word")
     wait_complete(node)
     served(producer, consumer)
     wait_gone(pid)
