@@ -9,7 +9,8 @@ SHELL := /bin/sh
 # Most steps take both cores by themselves, and tests of processes have deadlines: with -j
 # too one step comes after the other.
 .NOTPARALLEL:
-.PHONY: help venv demo test test-all rest lint ruff mypy contracts generated pytest slow check
+.PHONY: help venv demo test test-all rest proofs servers lint ruff mypy contracts generated pytest
+.PHONY: slow check
 .PHONY: quick-models long-models mutants source-mutants beside bench e2e interop clean reap
 
 VENV := .venv
@@ -162,8 +163,10 @@ source-mutants: $(STAMP)
 # What a newcomer runs.
 test: lint contracts generated pytest quick-models
 
-# All that `test` leaves, but for what .ci/run does beside it.
-rest: slow long-models source-mutants e2e interop
+# All that `test` leaves, but for what .ci/run does beside them.
+rest: proofs servers
+proofs: slow long-models source-mutants
+servers: e2e interop
 
 beside: $(E2E_STAMP)
 	@$(MAKE) --no-print-directory mutants JOBS=1

@@ -125,7 +125,7 @@ def test_pytest_says_in_the_summary_what_it_found(sh):
 # ------------------------------------------------------------------------------ .ci/run
 #: In place of the Makefile: what each target of `.ci/run` does.
 MAKEFILE = """
-.PHONY: venv beside test rest reap first good
+.PHONY: venv beside test proofs servers reap first good
 STEP = @. tools/steps.sh; step
 venv:
 	$(STEP) venv; {venv}
@@ -136,11 +136,17 @@ good:
 test:
 	$(STEP) pytest; {test}
 first:
-	$(STEP) rest; {rest}
-rest: first good
+	$(STEP) proofs; {proofs}
+proofs: first good
+servers:
+	$(STEP) servers; {servers}
 reap:
 	@echo reaped
 """
+
+
+#: What `.ci/run` makes, in this order.
+TARGETS = ("venv", "beside", "test", "proofs", "servers")
 
 
 class Ci:
@@ -154,7 +160,7 @@ class Ci:
         shutil.copy(ROOT / ".ci" / "run", folder / ".ci")
 
     def start(self, limit_s: int = 100, **does: str) -> subprocess.Popen[str]:
-        does = dict.fromkeys(("venv", "beside", "test", "rest"), "true") | does
+        does = dict.fromkeys(TARGETS, "true") | does
         (self._folder / "Makefile").write_text(MAKEFILE.format(**does))
         return subprocess.Popen(
             ["bash", ".ci/run"],
@@ -184,19 +190,19 @@ def test_ci_runs_everything_and_ends_with_its_summary(ci):
     status, rows = ci.end(ci.start())
     assert status == 0
     assert sorted(rows[:-1]) == sorted(
-        [name, "ok"] for name in ("venv", "beside", "pytest", "good", "rest")
+        [name, "ok"] for name in ("venv", "beside", "pytest", "good", "proofs", "servers")
     )
-    assert rows[-1] == ["from the first to the last", "5 of 5 are ok"]
+    assert rows[-1] == ["from the first to the last", "6 of 6 are ok"]
 
 
-@pytest.mark.parametrize("failing", ["venv", "beside", "test", "rest"])
+@pytest.mark.parametrize("failing", TARGETS)
 def test_ci_goes_on_after_a_failed_step_and_fails(ci, failing):
     status, rows = ci.end(ci.start(**{failing: "exit 3"}))
     assert status == 2
     assert ["good", "ok"] in rows
     named = {"test": "pytest"}.get(failing, failing)
     assert [named, "FAILED (status 3)"] in rows
-    assert rows[-1][-1] == "4 of 5 are ok"
+    assert rows[-1][-1] == "5 of 6 are ok"
 
 
 def test_ci_that_is_ended_ends_everything_and_shows_the_summary(ci, tmp_path):
@@ -212,9 +218,9 @@ def test_ci_that_is_ended_ends_everything_and_shows_the_summary(ci, tmp_path):
 
 
 def test_ci_ends_itself_when_it_takes_too_long(ci):
-    status, rows = ci.end(ci.start(limit_s=1, rest="sleep 600"))
+    status, rows = ci.end(ci.start(limit_s=1, proofs="sleep 600"))
     assert status == 143
-    assert ["rest", "interrupted"] in rows
+    assert ["proofs", "interrupted"] in rows
 
 
 def test_ci_and_test_all_do_the_same():
@@ -226,8 +232,8 @@ def test_ci_and_test_all_do_the_same():
         return set(re.findall(r'step "(.+?)"', said))
 
     run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    targets = re.findall(r"^(?:run|make .*) (venv|beside|test|rest)\b", run, re.M)
-    assert targets == ["venv", "beside", "test", "rest"]
+    targets = re.findall(rf"^(?:run|make .*) ({'|'.join(TARGETS)})\b", run, re.M)
+    assert targets == list(TARGETS)
     assert steps("test-all") == steps(*targets)
     assert steps("test") < steps("test-all")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
