@@ -8,7 +8,6 @@ is caught here; anything else is a finding, and so is a broken bound or invarian
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -37,11 +36,10 @@ from ec_protocol.tables.files import spec_dir
 from ec_verify.kit.language.schedule import VERBS, CaseError, load_file
 from ec_verify.kit.language.times import ScheduleError
 from ec_verify.traces.load import load_run
+from tests.fuzz.bounds import check_ack, check_request
 from tests.fuzz.conversation import conversation
 from tests.fuzz.metadata import agent_metadata
 from tests.world.core import BLOCK, World
-
-U63: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +69,6 @@ def vectors(*messages: str) -> tuple[bytes, ...]:
         if not messages or vector["message"] in messages:
             found.append(bytes.fromhex(vector["hex"]))
     return tuple(found)
-
-
-def check_request(req: wire.XferReq) -> None:
-    """Bounds of EC-8.8."""
-    assert 1 <= len(req.mm_hash) <= 512
-    assert len(req.compatibility_hash) <= 128
-    assert len(req.session_id) <= 256
-    assert len(req.incarnation) <= 128
-    for number in (req.connector_version, req.attempt_id or 0):
-        assert type(number) is int
-        assert 0 <= number <= U63
-    assert len(wire.notice(req.session_id, req.mm_hash)) <= 4 * (512 + 256) + 1
-
-
-def check_ack(ack: wire.XferAck) -> None:
-    """Bounds of EC-8.8."""
-    assert 1 <= len(ack.mm_hash) <= 512
-    assert len(ack.session_id) <= 256
-    assert len(ack.incarnation) <= 128
-    assert len(ack.agent_metadata) <= 1 << 20
-    assert len(ack.extents) <= 4096
-    assert len(ack.src_block_indices) <= 1 << 20
-    assert 0 <= ack.status <= 255
-    numbers = [ack.base_addr, ack.block_size, ack.nbytes, ack.attempt_id or 0]
-    numbers += ack.src_block_indices + [n for extent in ack.extents for n in extent]
-    assert all(type(n) is int and 0 <= n <= U63 for n in numbers)
-    if ack.lease_s is not None:
-        assert math.isfinite(ack.lease_s)
-        assert 0 <= ack.lease_s <= 86400
 
 
 def request(data: bytes) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, needs
+from tests.fuzz import __main__ as fuzzing
 from tests.fuzz.__main__ import CORPUS, FOUND, KEEP, KEEP_BYTES, fuzz
 from tests.fuzz.targets import TARGETS
 
@@ -60,9 +61,7 @@ def test_a_reader_that_raises_something_else_is_found(tmp_path: Path) -> None:
     _atheris()
     script = tmp_path / "broken.py"
     script.write_text(
-        "import sys, atheris\n"
-        "from tests.fuzz import targets\n"
-        "from tests.fuzz.__main__ import fuzz\n"
+        "import atheris\n"
         "def broken(data):\n"
         "    if data[:1] == b'E' and data[1:2] == b'C':\n"
         "        raise KeyError('data')\n"
@@ -80,3 +79,25 @@ def test_a_reader_that_raises_something_else_is_found(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "KeyError" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("left", "status"), [(True, 77), (False, 1), (False, -9)])
+def test_what_libfuzzer_finds_is_kept_and_told(
+    left: bool, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is an end of which it leaves no input."""
+
+    def child(name: str, *arguments: str) -> tuple[int, str]:
+        (prefix,) = (a.partition("=")[2] for a in arguments if a.startswith("-artifact_prefix"))
+        if left:
+            Path(f"{prefix}crash-1").write_bytes(b"bad")
+        return status, "stat::number_of_executed_units: 5\n#5 NEW cov: 7 ft: 9 corp: 1\n"
+
+    monkeypatch.setattr(fuzzing, "_child", child)
+    monkeypatch.setattr(fuzzing, "ROOT", tmp_path)
+    monkeypatch.setattr(fuzzing, "FOUND", tmp_path / "found")
+    outcome = fuzz("keys", 5, 0, 1)
+    assert (outcome.inputs, outcome.edges) == (5, 7)
+    assert outcome.found == ["found/keys/crash-1" if left else f"(libFuzzer ended with {status})"]
+    kept_as = [path.read_bytes() for path in kept(tmp_path / "found")]
+    assert kept_as == ([b"bad"] if left else [])
