@@ -9,21 +9,22 @@ from typing import Final
 
 from ec_protocol.announcements import HOST
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def is_address(host: str) -> bool:
     """Whether a host is an IP address and needs no looking up."""
-    return _address(host) is not None
+    return parse_address(host) is not None
 
 
 def is_loopback(host: str) -> bool:
     """Whether a host is an address that no other host can reach."""
-    address = _address(host)
+    address = parse_address(host)
     return address is not None and address.is_loopback
 
 
-def _address(host: str) -> _Address | None:
+def parse_address(host: str) -> Address | None:
+    """The IP address that a host is; None: it is a name."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -68,7 +69,7 @@ class AllowedPeers:
 
     def allows(self, host: str) -> bool:
         """Whether ``host`` may be connected to, as far as it can be told unseen."""
-        return self._anybody or host.lower() in self._names or self._inside(_address(host))
+        return self._anybody or host.lower() in self._names or self._inside(parse_address(host))
 
     def meant(self, host: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Those of a host's addresses that may be connected to.
@@ -85,9 +86,11 @@ class AllowedPeers:
             return tuple(addresses)
         if not self.allows(host):
             return ()
-        return tuple(text for text in addresses if self._may_mean(host.lower(), _address(text)))
+        return tuple(
+            text for text in addresses if self._may_mean(host.lower(), parse_address(text))
+        )
 
-    def _may_mean(self, host: str, address: _Address | None) -> bool:
+    def _may_mean(self, host: str, address: Address | None) -> bool:
         if address is None:
             return False
         if self._inside(address):
@@ -103,5 +106,5 @@ class AllowedPeers:
             or address.is_unspecified
         )
 
-    def _inside(self, address: _Address | None) -> bool:
+    def _inside(self, address: Address | None) -> bool:
         return address is not None and any(address in network for network in self._networks)

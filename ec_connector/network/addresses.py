@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 
 from ec_connector.config.peers import is_address, is_loopback
+from ec_connector.network.names import look_up
 from ec_protocol.announcements import HOST
 from ec_protocol.errors import ConfigError, ECError
 from ec_protocol.p2p.commands import PeerKey
@@ -57,17 +58,20 @@ def address_to_bind(host: str, port: int, *, anywhere: bool) -> str:
 def _looked_up(host: str, port: int) -> str:
     if host == "*" or is_address(host):
         return host
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as exc:
-        if any(name == host for _, name in socket.if_nameindex()):
-            return host
-        raise BindError(
-            f"control socket on {host}:{port}: no interface here has that name, and as a host's "
-            f"it has no address ({exc}); set VLLM_EC_SIDE_CHANNEL_HOST to an address of this host"
-        ) from exc
-    addresses = [str(item[4][0]) for item in found]
-    return next((address for address in addresses if ":" not in address), addresses[0])
+    addresses = look_up(host)
+    if addresses:
+        return addresses[0]
+    if is_device(host):
+        return host
+    raise BindError(
+        f"control socket on {host}:{port}: no interface here has that name, and as a host's it "
+        "has no address; set VLLM_EC_SIDE_CHANNEL_HOST to an address of this host"
+    )
+
+
+def is_device(host: str) -> bool:
+    """Whether a network interface here has this name."""
+    return any(name == host for _, name in socket.if_nameindex())
 
 
 def check_peer(peer: PeerKey) -> None:

@@ -23,6 +23,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from ec_connector.config.keyfiles import KeyList, KeyPair
+from ec_connector.config.peers import parse_address
 from ec_connector.network.stats import NetworkStats
 
 #: Where libzmq asks; the address is the protocol's.
@@ -49,18 +50,15 @@ def by_address(address: str) -> bytes:
     All addresses of the loopback device are one host, and so are those of an IPv6
     network of 64 bits.
     """
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
+    found = parse_address(address)
+    if found is None:
         return address.encode()
+    if found.is_loopback:
+        return b"loopback"
     if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is None:
-            if found.is_loopback:
-                return b"loopback"
-            network = ipaddress.IPv6Network((found, _V6_BITS), strict=False)
-            return str(network.network_address).encode()
-        found = found.ipv4_mapped
-    return b"loopback" if found.is_loopback else str(found).encode()
+        network = ipaddress.IPv6Network((found, _V6_BITS), strict=False)
+        return str(network.network_address).encode()
+    return str(found).encode()
 
 
 class Door(Protocol):

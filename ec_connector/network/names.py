@@ -34,7 +34,7 @@ Addresses = tuple[str, ...]
 
 
 def look_up(name: str) -> Addresses:
-    """Ask the system; may take long."""
+    """Ask the system; may take long. All addresses of a name, IPv4 first; none: it has none."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

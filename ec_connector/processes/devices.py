@@ -21,7 +21,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ec_connector.config.peers import ANYBODY, is_address
+from ec_connector.config.peers import ANYBODY, Address, parse_address
+from ec_connector.network.addresses import is_device
+from ec_connector.network.names import look_up
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +35,15 @@ _INFINIBAND: Final = "/sys/class/infiniband"
 #: A line per address: the address, its device's number, …, and its name.
 _IF_INET6: Final = "/proc/net/if_inet6"
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 
 def serving_on(host: str) -> str:
     """The device that a server binds, or that has its address; ``""``: none is meant, or known."""
     if _has_rdma():
         return ""
     found = _look_up(host)
-    device = _named(host) if found is None else _device_of(found)
-    return device or ""
+    if found is None:
+        return host if is_device(host) else ""
+    return _device_of(found) or ""
 
 
 def reading_from(allowed: Sequence[str]) -> str:
@@ -92,15 +93,6 @@ def _towards(rule: str) -> str | None:
     return _device_of(ipaddress.ip_address(own))
 
 
-def _named(host: str) -> str | None:
-    """A host to bind that is no address but a device itself."""
-    try:
-        socket.if_nametoindex(host)
-    except (OSError, ValueError):
-        return None
-    return host
-
-
 def _has_rdma() -> bool:
     try:
         return bool(os.listdir(_INFINIBAND))
@@ -108,21 +100,16 @@ def _has_rdma() -> bool:
         return False
 
 
-def _look_up(host: str) -> _Address | None:
+def _look_up(host: str) -> Address | None:
     """What a host to bind or to reach means; None if nothing, or everything."""
     text = host.strip("[]")
-    if not is_address(text):
-        try:
-            infos = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
-        except OSError:
-            return None
-        addresses = [str(info[4][0]) for info in infos]
-        text = next((address for address in addresses if ":" not in address), addresses[0])
-    found = ipaddress.ip_address(text)
-    return None if found.is_unspecified else getattr(found, "ipv4_mapped", None) or found
+    found = parse_address(text)
+    if found is None:
+        found = next(map(parse_address, look_up(text)), None)
+    return None if found is None or found.is_unspecified else found
 
 
-def _device_of(address: _Address) -> str | None:
+def _device_of(address: Address) -> str | None:
     """Name of the device that has an address; None if none has it."""
     if address.is_loopback:
         return _LOOPBACK
@@ -140,7 +127,7 @@ def _device_of(address: _Address) -> str | None:
     return None
 
 
-def _six(address: _Address) -> str | None:
+def _six(address: Address) -> str | None:
     try:
         lines: Iterable[str] = Path(_IF_INET6).read_text().splitlines()
     except OSError:
